@@ -1,0 +1,1 @@
+"""Verbs, their options, and the one place where errors are caught."""

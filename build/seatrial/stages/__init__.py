@@ -1,0 +1,1 @@
+"""Steps from a frozen value to a frozen value; no stage imports another."""
