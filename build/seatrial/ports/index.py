@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+import hashlib
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
+import httpx2
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from unearth import PackageFinder
+from unearth.collector import is_secure_origin
+from unearth.fetchers import Fetcher
+from unearth.link import Link
+
+from seatrial.model.errors import FetchError, UsageError
 from seatrial.ports.cache import Cache
 from seatrial.ports.console import Console
+from seatrial.ports.download import SPARE, Transfer, transfer
+from seatrial.ports.files import need_room, sha256_file
+from seatrial.ports.parallel import in_parallel
+from seatrial.ports.pip_config import PipConfig, masked, read_pip_config
+from seatrial.ports.targets import Target, rank_of
+from seatrial.ports.web import Session, advice, plain
 
+__all__ = ["Found", "Index", "Pin", "Target", "Wanted", "open_index"]
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The machine that a wheel has to run on."""
-
-    python: str = "3.11"
-    machine: str = "x86_64"
-    glibc: tuple[int, int] = (2, 36)
-    """Newest manylinux level that is accepted; Debian 12 has 2.36."""
+PAGES_AT_ONCE = 12
+"""Index pages that are read in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +43,18 @@ class Found:
     url: str
     sha256: str | None
     """Bare SHA-256 that the source states; None when it states none."""
+    size: int | None = None
+    """Bytes that the source states; None when it states nothing."""
 
     @property
     def shown(self) -> str:
         """Return the URL without credentials, for messages."""
-        raise NotImplementedError
+        return masked(self.url)
 
     @property
     def is_wheel(self) -> bool:
         """Tell a wheel from a source archive."""
-        raise NotImplementedError
+        return self.filename.endswith(".whl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,13 @@ class Wanted:
     found: Found | None = None
     """Where it was seen; None makes the index look it up by name and hash."""
 
+    @classmethod
+    def of(cls, found: Found) -> Wanted:
+        """Ask for a file whose hash the source stated, as :meth:`Index.find_by_hashes` returns it."""
+        if found.sha256 is None:
+            raise UsageError(f"{found.filename} has no hash to ask for")
+        return cls(found.distribution, found.filename, found.sha256, found.size, found)
+
 
 class Index:
     """Every source that pip would ask; safe to use from several threads.
@@ -71,9 +93,47 @@ class Index:
     Raises, from every method: FetchError (not there, unreachable, refused; with credentials masked).
     """
 
+    def __init__(self, config: PipConfig, session: Session | None = None) -> None:
+        self.config = config
+        self.session = session or Session(config)
+        fetcher = cast(Fetcher, self.session)  # the library's own client does not satisfy its protocol's types
+        self._finder = PackageFinder(
+            fetcher, index_urls=config.index_urls, find_links=config.find_links, ignore_compatibility=True
+        )
+        self._pages: dict[str, list[Found]] = {}
+        self._guards: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        for url in (*config.index_urls, *config.find_links):
+            if "://" in url and not is_secure_origin(fetcher, Link(url)):
+                self.session.trouble(url, "is skipped: plain http, and its host is not in pip's trusted-host")
+
+    def offers(self, distribution: str) -> list[Found]:
+        """Return every file of a distribution, newest version and best tag first; read once and remembered."""
+        name = canonicalize_name(distribution)
+        with self._guard:
+            guard = self._guards.setdefault(name, threading.Lock())
+        with guard:
+            if name not in self._pages:
+                try:
+                    packages = list(self._finder.find_all_packages(name, allow_yanked=True))
+                except (httpx2.HTTPError, ValueError, OSError) as error:
+                    raise FetchError(f"{name} cannot be looked up", why=plain(error), do=advice(plain(error))) from None
+                self._pages[name] = [self._found(name, package.version or "", package.link) for package in packages]
+            return self._pages[name]
+
+    def _found(self, name: str, version: str, link: Link) -> Found:
+        stated = (link.hash_option or {}).get("sha256", [None])[0]
+        size = self.session.sizes.get(stated) if stated else None
+        return Found(name, version, link.filename, link.url_without_fragment, stated, size)
+
     def find(self, distribution: str, version: str, filename: str | None = None) -> list[Found]:
         """Return the files of one release, wheels and source archive, of any platform; empty when there are none."""
-        raise NotImplementedError
+        wanted = Version(version)
+        return [
+            found
+            for found in self.offers(distribution)
+            if _same(found.version, wanted) and filename in (None, found.filename)
+        ]
 
     def find_by_hashes(
         self, distribution: str, version: str, hashes: Collection[str], target: Target | None = None
@@ -82,11 +142,29 @@ class Index:
 
         A source archive is returned only where no wheel suits. FetchError when nothing fits, saying what was offered.
         """
-        raise NotImplementedError
+        rank = {tag: place for place, tag in enumerate((target or Target()).tags())}
+        candidates = self.find(distribution, version)
+        scored = [(score, found) for found in candidates if (score := rank_of(found.filename, rank)) is not None]
+        ordered = [found for _, found in sorted(scored, key=lambda item: item[0])]
+        for found in ordered:
+            if found.sha256 in hashes:
+                return found
+        for found in ordered:
+            if found.sha256 is None and (digest := self._hash_of(found)) in hashes:
+                return replace(found, sha256=digest)
+        raise FetchError(
+            f"no file of {distribution} {version} suits this machine and has a hash of its lock",
+            why=self._why(candidates),
+            do=advice(self.session.troubles()),
+        )
 
     def find_many_by_hashes(self, pins: Sequence[Pin], target: Target | None = None) -> list[Found]:
         """Do :meth:`find_by_hashes` for many pins at once (index pages are read in parallel), in the pins' order."""
-        raise NotImplementedError
+
+        def one(pin: Pin) -> Found:
+            return self.find_by_hashes(pin.distribution, pin.version, pin.hashes, target)
+
+        return in_parallel(one, pins, PAGES_AT_ONCE)
 
     def download(self, wanted: Wanted, *, cache: Cache, console: Console) -> Path:
         """Return the file in the cache; fetched, or resumed, when it is not there yet.
@@ -96,7 +174,12 @@ class Index:
             IntegrityError: other bytes than `sha256` (or `size`) arrived; they are thrown away.
             DiskError: no room.
         """
-        raise NotImplementedError
+        hit = cache.get(wanted.sha256, wanted.size)
+        if hit is not None:
+            return hit
+        located = self._locate(wanted)
+        with console.progress(wanted.filename, located.size or 0) as bar:
+            return self._fetch(located, cache, console, bar.advance, threading.Event())
 
     def fetch_many(
         self, wanted: Iterable[Wanted], *, cache: Cache, console: Console, label: str = "fetch", parallel: int = 4
@@ -105,9 +188,88 @@ class Index:
 
         The first error stops the rest; what arrived stays in the cache and partial files are resumed next time.
         """
-        raise NotImplementedError
+        asked = list(wanted)
+        stop = threading.Event()
+        have = in_parallel(lambda item: cache.get(item.sha256, item.size), asked, parallel)
+        missing = {item.sha256: item for item, path in zip(asked, have, strict=True) if path is None}
+        located = in_parallel(self._locate, list(missing.values()), PAGES_AT_ONCE)
+        sizes = [item.size for item in located]
+        total = sum(size or 0 for size in sizes)
+        if located:
+            need_room(cache.root, total + SPARE, label)
+        by_size = None not in sizes
+        came: dict[str, Path] = {}
+        with console.progress(label, total if by_size else len(located), unit="MB" if by_size else "files") as bar:
+
+            def one(item: Wanted) -> None:
+                count = bar.advance if by_size else _uncounted
+                came[item.sha256] = self._fetch(item, cache, console, count, stop)
+                if not by_size:
+                    bar.advance(1)
+
+            in_parallel(one, sorted(located, key=lambda item: -(item.size or 0)), parallel, stop)
+        return [path or came[item.sha256] for item, path in zip(asked, have, strict=True)]
+
+    def _fetch(
+        self, item: Wanted, cache: Cache, console: Console, advance: Callable[[int], None], stop: threading.Event
+    ) -> Path:
+        with cache.locked(item.sha256):
+            hit = cache.get(item.sha256, item.size)
+            if hit is not None:
+                advance(hit.stat().st_size)
+                return hit
+            assert item.found is not None
+            part = cache.partial(item.sha256)
+            job = Transfer(item.found.url, item.filename, item.sha256, item.size, part)
+            transfer(self.session, job, advance=advance, say=console.detail, stop=stop)
+            return cache.admit(part, item.sha256, item.filename)
+
+    def _locate(self, wanted: Wanted) -> Wanted:
+        """Fill in where a file is offered; a file whose source states no hash is taken by its name."""
+        if wanted.found is not None:
+            return replace(wanted, size=wanted.size or wanted.found.size)
+        named = [found for found in self.offers(wanted.distribution) if found.filename == wanted.filename]
+        for found in sorted(named, key=lambda found: found.sha256 is None):
+            if found.sha256 in (wanted.sha256, None):
+                return replace(wanted, size=wanted.size or found.size, found=found)
+        troubles = self.session.troubles()
+        if named:
+            why = f"{named[0].shown} states sha256 {named[0].sha256}, the lock says {wanted.sha256}"
+            raise FetchError(f"{wanted.filename} is offered with other bytes only", why=why, do="use another index")
+        raise FetchError(f"{wanted.filename} is on none of the configured indexes", why=troubles, do=advice(troubles))
+
+    def _hash_of(self, found: Found) -> str:
+        """Read a file whose source states no hash, to know it."""
+        if found.url.startswith("file:"):
+            return sha256_file(Link(found.url).file_path)
+        hasher = hashlib.sha256()
+        try:
+            with self.session.stream("GET", found.url, headers={"Accept-Encoding": "identity"}) as answer:
+                answer.raise_for_status()
+                for block in answer.iter_raw():
+                    hasher.update(block)
+        except httpx2.HTTPError as error:
+            self.session.trouble(found.url, plain(error))
+            return ""
+        return hasher.hexdigest()
+
+    def _why(self, candidates: Sequence[Found]) -> str:
+        offered = ", ".join(sorted(found.filename for found in candidates)[:6])
+        parts = (f"offered: {offered}" if offered else "nothing of this release is offered", self.session.troubles())
+        return "; ".join(part for part in parts if part)
+
+
+def _same(version: str, wanted: Version) -> bool:
+    try:
+        return Version(version) == wanted
+    except InvalidVersion:
+        return False
+
+
+def _uncounted(amount: int) -> None:
+    """Count nothing: the bar counts files."""
 
 
 def open_index() -> Index:
     """Return the index of the user's pip configuration (`pip config list`: files and PIP_* variables)."""
-    raise NotImplementedError
+    return Index(read_pip_config())
