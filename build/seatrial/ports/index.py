@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -93,29 +94,45 @@ class Index:
     Raises, from every method: FetchError (not there, unreachable, refused; with credentials masked).
     """
 
-    def __init__(self, config: PipConfig, session: Session | None = None) -> None:
-        self.config = config
-        self.session = session or Session(config)
-        fetcher = cast(Fetcher, self.session)  # the library's own client does not satisfy its protocol's types
-        self._finder = PackageFinder(
-            fetcher, index_urls=config.index_urls, find_links=config.find_links, ignore_compatibility=True
-        )
+    def __init__(self, settings: Callable[[], PipConfig], transport: httpx2.BaseTransport | None = None) -> None:
+        """Take where to read the settings; they are read when first something has to be fetched."""
+        self._settings = settings
+        self._transport = transport
         self._pages: dict[str, list[Found]] = {}
         self._guards: dict[str, threading.Lock] = {}
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
+
+    @cached_property
+    def session(self) -> Session:
+        """Return the HTTP session, made from the settings on first use."""
+        with self._guard:
+            return self._open[0]
+
+    @cached_property
+    def _open(self) -> tuple[Session, PackageFinder]:
+        config = self._settings()
+        session = Session(config, transport=self._transport)
+        fetcher = cast(Fetcher, session)  # the library's own client does not satisfy its protocol's types
+        for note in config.notes:
+            session.trouble("", note)
         for url in (*config.index_urls, *config.find_links):
             if "://" in url and not is_secure_origin(fetcher, Link(url)):
-                self.session.trouble(url, "is skipped: plain http, and its host is not in pip's trusted-host")
+                session.trouble(url, "is skipped: plain http, and its host is not in pip's trusted-host")
+        finder = PackageFinder(
+            fetcher, index_urls=config.index_urls, find_links=config.find_links, ignore_compatibility=True
+        )
+        return session, finder
 
     def offers(self, distribution: str) -> list[Found]:
         """Return every file of a distribution, newest version and best tag first; read once and remembered."""
         name = canonicalize_name(distribution)
         with self._guard:
+            finder = self._open[1]
             guard = self._guards.setdefault(name, threading.Lock())
         with guard:
             if name not in self._pages:
                 try:
-                    packages = list(self._finder.find_all_packages(name, allow_yanked=True))
+                    packages = list(finder.find_all_packages(name, allow_yanked=True))
                 except (httpx2.HTTPError, ValueError, OSError) as error:
                     raise FetchError(f"{name} cannot be looked up", why=plain(error), do=advice(plain(error))) from None
                 self._pages[name] = [self._found(name, package.version or "", package.link) for package in packages]
@@ -150,8 +167,8 @@ class Index:
             if found.sha256 in hashes:
                 return found
         for found in ordered:
-            if found.sha256 is None and (digest := self._hash_of(found)) in hashes:
-                return replace(found, sha256=digest)
+            if found.sha256 is None and (known := self.hashed(found)).sha256 in hashes:
+                return known
         raise FetchError(
             f"no file of {distribution} {version} suits this machine and has a hash of its lock",
             why=self._why(candidates),
@@ -177,7 +194,7 @@ class Index:
         hit = cache.get(wanted.sha256, wanted.size)
         if hit is not None:
             return hit
-        located = self._locate(wanted)
+        located = self.locate(wanted)
         with console.progress(wanted.filename, located.size or 0) as bar:
             return self._fetch(located, cache, console, bar.advance, threading.Event())
 
@@ -192,7 +209,7 @@ class Index:
         stop = threading.Event()
         have = in_parallel(lambda item: cache.get(item.sha256, item.size), asked, parallel)
         missing = {item.sha256: item for item, path in zip(asked, have, strict=True) if path is None}
-        located = in_parallel(self._locate, list(missing.values()), PAGES_AT_ONCE)
+        located = in_parallel(self.locate, list(missing.values()), PAGES_AT_ONCE)
         sizes = [item.size for item in located]
         total = sum(size or 0 for size in sizes)
         if located:
@@ -224,7 +241,7 @@ class Index:
             transfer(self.session, job, advance=advance, say=console.detail, stop=stop)
             return cache.admit(part, item.sha256, item.filename)
 
-    def _locate(self, wanted: Wanted) -> Wanted:
+    def locate(self, wanted: Wanted) -> Wanted:
         """Fill in where a file is offered; a file whose source states no hash is taken by its name."""
         if wanted.found is not None:
             return replace(wanted, size=wanted.size or wanted.found.size)
@@ -238,10 +255,12 @@ class Index:
             raise FetchError(f"{wanted.filename} is offered with other bytes only", why=why, do="use another index")
         raise FetchError(f"{wanted.filename} is on none of the configured indexes", why=troubles, do=advice(troubles))
 
-    def _hash_of(self, found: Found) -> str:
-        """Read a file whose source states no hash, to know it."""
+    def hashed(self, found: Found) -> Found:
+        """Return a file with its SHA-256: the stated one, or that of its bytes, read once, where none is stated."""
+        if found.sha256 is not None:
+            return found
         if found.url.startswith("file:"):
-            return sha256_file(Link(found.url).file_path)
+            return replace(found, sha256=sha256_file(Link(found.url).file_path))
         hasher = hashlib.sha256()
         try:
             with self.session.stream("GET", found.url, headers={"Accept-Encoding": "identity"}) as answer:
@@ -249,9 +268,8 @@ class Index:
                 for block in answer.iter_raw():
                     hasher.update(block)
         except httpx2.HTTPError as error:
-            self.session.trouble(found.url, plain(error))
-            return ""
-        return hasher.hexdigest()
+            raise FetchError(f"{found.shown} could not be read", why=plain(error), do=advice(plain(error))) from None
+        return replace(found, sha256=hasher.hexdigest())
 
     def _why(self, candidates: Sequence[Found]) -> str:
         offered = ", ".join(sorted(found.filename for found in candidates)[:6])
@@ -272,4 +290,4 @@ def _uncounted(amount: int) -> None:
 
 def open_index() -> Index:
     """Return the index of the user's pip configuration (`pip config list`: files and PIP_* variables)."""
-    return Index(read_pip_config())
+    return Index(read_pip_config)

@@ -105,7 +105,7 @@ class Session(PyPIClient):
     def troubles(self) -> str:
         """Return what went wrong so far, in one line; pages that are simply not there (404) are no trouble."""
         with self._guard:
-            return "; ".join(f"{url} {what}" for url, what in self._troubles.items())
+            return "; ".join(f"{url} {what}".strip() for url, what in self._troubles.items())
 
 
 def _tls_context(cert: Path | None, client_cert: Path | None) -> ssl.SSLContext:
