@@ -10,7 +10,7 @@ from pathlib import Path
 
 from installer.records import RecordEntry
 from packaging.tags import parse_tag
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from seatrial import __version__
 from seatrial.model import wheel as text
@@ -78,6 +78,7 @@ def overlay(request: Overlay, out_dir: Path) -> OverlayWheel:
         DiskError: no room.
     """
     refuse_native(request.fixes)
+    _check_version(request.version)
     if both := set(request.changed) & set(request.removed):
         raise BuildError(f"{min(both)} is both changed and removed", do="report this: the fixes stage lists each once")
     changed, beside = text.sort_paths(request.changed)
@@ -87,7 +88,6 @@ def overlay(request: Overlay, out_dir: Path) -> OverlayWheel:
         tag = text.true_tag(wheel.file_tag, wheel.names, wheel.path.name)
         stem = f"{text.escaped(request.distribution)}-{request.version}"
         path = out_dir / f"{stem}-{'-'.join(tag)}.whl"
-        _check_name(path)
         package = _package_files(wheel, request, changed)
         about, notes = _dist_info(wheel, request, f"{stem}.dist-info", "-".join(tag))
         members = _members(wheel, package | about, set(removed), stem)
@@ -126,6 +126,15 @@ def refuse_native(fixes: Sequence[AppliedFix]) -> None:
         )
 
 
+def _check_version(version: str) -> None:
+    try:
+        normal = str(Version(version))
+    except InvalidVersion:
+        normal = ""
+    if normal != version:
+        raise BuildError(f"{version!r} is no version in PEP 440's normal form", do="report this: seatrial makes it")
+
+
 def _check_release(wheel: Wheel, request: Overlay) -> None:
     if not same_release(str(wheel.version), request.version):
         raise BuildError(
@@ -137,13 +146,6 @@ def _check_release(wheel: Wheel, request: Overlay) -> None:
         said = text.field(request.official.metadata, "Version", "the official METADATA")
         if len(said) != 1 or not same_release(said[0], request.version):
             raise IntegrityError(f"the official METADATA is of {' '.join(said) or 'no version'}, not {request.version}")
-
-
-def _check_name(path: Path) -> None:
-    try:
-        parse_wheel_filename(path.name)
-    except InvalidWheelFilename as error:
-        raise BuildError(f"{path.name} is no valid wheel name", why=str(error)) from None
 
 
 def _package_files(wheel: Wheel, request: Overlay, changed: tuple[str, ...]) -> dict[str, Fresh]:
