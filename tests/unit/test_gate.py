@@ -19,6 +19,8 @@ from seatrial.model.report import Case, Device, Outcome, Report
 DIGEST = "sha256:" + "1" * 64
 OTHER = "sha256:" + "2" * 64
 LOG = "RuntimeError: chunk_gated_delta_rule_cpu: initial_state dtype mismatch"
+STORES = {"ports/engine_names.py", "ports/registry_names.py"}
+"""What implements a store of names, one call each, for the naming stage."""
 ENGINE = Path(__file__).parents[2] / "build" / "seatrial"
 
 INSPECT = Requirement(kind="inspect", profile="inspect", cases=("elf", "labels", "size"))
@@ -175,7 +177,11 @@ def test_a_good_report_beside_a_bad_one_does_not_help() -> None:
 def test_a_policy_that_asks_too_little_allows_nothing(requirements: tuple[Requirement, ...]) -> None:
     policy = POLICY.model_copy(update={"requirements": requirements})
     reports = {need.profile: good(need) for need in requirements}
-    assert Cause.NO_POLICY in causes(decide(DIGEST, list(reports.values()), policy))
+    decision = decide(DIGEST, list(reports.values()), policy)
+    assert Cause.NO_POLICY in causes(decision)
+    for kind in ("inspect", "smoke"):
+        said = any(f"asks for no {kind} report" in refusal.sentence for refusal in decision.refusals)
+        assert said == (kind not in {need.kind for need in requirements})
 
 
 def test_a_stack_without_a_fix_is_refused_by_its_name() -> None:
@@ -254,7 +260,13 @@ def naming_calls(source: str) -> list[int]:
 
 def test_nothing_but_the_naming_stage_tags() -> None:
     found = {path.relative_to(ENGINE).as_posix() for path in ENGINE.rglob("*.py") if naming_calls(path.read_text())}
-    assert found <= {"stages/naming.py"}
+    assert found == {"stages/naming.py", *STORES}
+
+
+def test_nothing_but_the_naming_stage_uses_a_store_to_name() -> None:
+    users = [path for path in ENGINE.rglob("*.py") if "put_tag(" in path.read_text()]
+    named = {path.relative_to(ENGINE).as_posix() for path in users}
+    assert named == {"model/names.py", "stages/naming.py", "ports/registry.py", *STORES}
 
 
 def test_the_search_for_tagging_sees_one() -> None:
