@@ -28,6 +28,8 @@ class Expectation(Frozen):
 
     schema_id: Literal["seatrial.expectation/1"] = Field(default="seatrial.expectation/1", alias="schema")
     platform: Identifier
+    device: str
+    """What vLLM has to recognise where it is a CPU build: cpu, cuda, rocm or xpu."""
     machine: str
     """CPU architecture as `uname -m` prints it."""
     base: str
@@ -49,6 +51,6 @@ class Expectation(Frozen):
     stop_signal: str = "SIGTERM"
     over_wheels_mb: int = Field(ge=0)
     """MB (10^6 bytes) that the image may hold beyond the files of its installed wheels."""
-    operators: tuple[str, ...] = ()
-    """Operators (`namespace::name`) that vLLM's extensions must register on this platform; empty: not compared."""
+    operators: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Extension module (`vllm._C`) to the operators (`namespace::name`) that it registers; empty: not compared."""
     allowances: tuple[Allowance, ...] = ()

@@ -1,0 +1,160 @@
+"""The run contract: labels, user, entrypoint, HOME, health check and environment of an image."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Iterator
+
+from seatrial.ports.rootfs import Entry, RootFs
+from seatrial.stages.inspect.subject import Found, Image, want
+
+OCI = "org.opencontainers.image."
+
+STANDARD_LABELS = tuple(f"{OCI}{name}" for name in ("title", "version", "revision", "source", "created", "licenses"))
+"""Labels of the OCI annotation rules that an image has to carry, whatever their value."""
+
+ENDING_SIGNALS = ("SIGTERM", "SIGINT", "15", "2")
+"""Signals on which vLLM's server ends in order."""
+
+MAX_SHEBANGS = 4
+"""Interpreters followed from a script; the kernel stops there too."""
+
+
+def check_labels(image: Image) -> Found:
+    """Compare labels with what was built, and look for the standard ones."""
+    expected, labels = want(image).labels, image.facts.labels
+    problems: list[str] = []
+    for name, value in sorted(expected.items()):
+        if name not in labels:
+            problems.append(f"label {name} is missing (should be {value!r})")
+        elif labels[name] != value:
+            problems.append(f"label {name} says {labels[name]!r}, the build says {value!r}")
+    problems += [f"label {name} is missing or empty" for name in STANDARD_LABELS if not labels.get(name)]
+    return Found(tuple(problems), {"labels": len(labels), "compared": len(expected)})
+
+
+def check_run_contract(image: Image) -> Found:
+    """Check how the image starts, as whom, and that any user can."""
+    facts = image.facts
+    problems = [*_user(image), *_entrypoint(image), *_home(image)]
+    if not facts.health or facts.health[0] == "NONE":
+        problems.append("there is no HEALTHCHECK")
+    if facts.stop_signal and facts.stop_signal not in ENDING_SIGNALS:
+        problems.append(f"STOPSIGNAL is {facts.stop_signal}, on which the server does not end in order")
+    if image.expected is not None:
+        if facts.entrypoint != image.expected.entrypoint:
+            asked = shlex.join(image.expected.entrypoint)
+            problems.append(f"ENTRYPOINT is {shlex.join(facts.entrypoint) or 'empty'}, not {asked}")
+        if (facts.stop_signal or "SIGTERM") != image.expected.stop_signal:
+            problems.append(f"STOPSIGNAL is {facts.stop_signal or 'not set'}, not {image.expected.stop_signal}")
+    measured = {
+        "user": facts.user,
+        "entrypoint": list(facts.entrypoint),
+        "health": list(facts.health),
+        "home": facts.environment.get("HOME", ""),
+        "stop_signal": facts.stop_signal,
+    }
+    return Found(tuple(problems), measured)
+
+
+def check_environment(image: Image) -> Found:
+    """Check the variables that the platform's row sets."""
+    problems: list[str] = []
+    for name, value in sorted(want(image).environment.items()):
+        found = image.facts.environment.get(name)
+        if found is None:
+            problems.append(f"variable {name} is not set (should be {value!r})")
+        elif found != value:
+            problems.append(f"variable {name} is {found!r}, the platform's row says {value!r}")
+    return Found(tuple(problems), {"variables": len(image.facts.environment)})
+
+
+def _user(image: Image) -> Iterator[str]:
+    name = image.facts.user.partition(":")[0]
+    if name in ("", "root") or (name.isdigit() and int(name) == 0):
+        yield "the image runs as root"
+    elif not name.isdigit() and _account(image.root, name) is None:
+        yield f"USER is {name}, and /etc/passwd does not know that name"
+    elif (account := _account(image.root, name)) is not None and account[0] == 0:
+        yield f"USER is {name}, which is root by its number"
+
+
+def _account(root: RootFs, name: str) -> tuple[int, str] | None:
+    """Return number and home of an account."""
+    for line in (root.text("/etc/passwd") or "").splitlines():
+        parts = line.split(":")
+        if len(parts) >= 6 and name in (parts[0], parts[2]) and parts[2].isdigit():
+            return int(parts[2]), parts[5]
+    return None
+
+
+def _entrypoint(image: Image) -> Iterator[str]:
+    if not image.facts.entrypoint:
+        yield "there is no ENTRYPOINT"
+        return
+    path: str | None = _program(image, image.facts.entrypoint[0])
+    if path is None:
+        yield f"ENTRYPOINT starts {image.facts.entrypoint[0]}, which the image does not hold"
+        return
+    for _ in range(MAX_SHEBANGS):
+        if trouble := closed_to_others(image.root, path):
+            yield f"ENTRYPOINT runs {path}, and a user other than its owner cannot: {trouble}"
+            return
+        entry = image.root.at(path)
+        if entry is None or not entry.shebang:
+            return
+        words = entry.shebang.split()
+        wanted = words[1] if posixpath.basename(words[0]) == "env" and len(words) > 1 else words[0]
+        found = _program(image, wanted)
+        if found is None:
+            yield f"{path} asks for the interpreter {wanted}, which the image does not hold"
+            return
+        path = found
+
+
+def _program(image: Image, name: str) -> str | None:
+    if "/" in name:
+        full = posixpath.join(image.facts.working_dir or "/", name)
+        return full if image.root.at(full) is not None else None
+    default = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    for folder in image.facts.environment.get("PATH", default).split(":"):
+        if image.root.at(f"{folder}/{name}") is not None:
+            return f"{folder}/{name}"
+    return None
+
+
+def closed_to_others(root: RootFs, path: str) -> str:
+    """Say why a user without any right of owner or group cannot run a file; an empty string when they can."""
+    real = root.resolve(path)
+    if real is None:
+        return "it does not exist"
+    if not root.entries[real].mode & 0o001:
+        return f"{real} has mode {root.entries[real].mode:04o}"
+    for start in {path, real}:
+        folder = posixpath.dirname(start)
+        while True:
+            entry = root.at(folder)
+            if entry is not None and not entry.mode & 0o001:
+                return f"the folder {folder} has mode {entry.mode:04o}"
+            if folder == "/":
+                break
+            folder = posixpath.dirname(folder)
+    return ""
+
+
+def _home(image: Image) -> Iterator[str]:
+    home = image.facts.environment.get("HOME", "")
+    if not home:
+        yield "HOME is not set, so under another UID it is /, which cannot be written"
+        return
+    entry = image.root.at(home)
+    if entry is None or entry.kind != "dir":
+        yield f"HOME is {home}, which is not a folder of the image"
+    elif not _writable_by_any(entry):
+        yield f"HOME {home} has mode {entry.mode:04o} and group {entry.gid}: another UID cannot write there"
+
+
+def _writable_by_any(entry: Entry) -> bool:
+    """Engines give a bare UID the group 0, so a folder of that group is as good as one open to all."""
+    return entry.mode & 0o003 == 0o003 or (entry.gid == 0 and entry.mode & 0o030 == 0o030)

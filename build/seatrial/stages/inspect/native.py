@@ -1,0 +1,176 @@
+"""Native closure: every library that a native file needs is found in the image, by the loader's own rules."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from packaging.utils import canonicalize_name
+
+from seatrial.ports.elf import Elf
+from seatrial.stages.inspect.environment import Distribution, Environment
+from seatrial.stages.inspect.loader import Loader, Missing
+from seatrial.stages.inspect.subject import Found, Image
+
+ELF_MACHINES = {"amd64": "X86_64", "arm64": "AARCH64", "ppc64le": "PPC64", "s390x": "S390", "riscv64": "RISCV"}
+"""OCI architecture words to ELF machine names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """Libraries that a process already holds when another distribution's files are loaded."""
+
+    provider: str
+    """Distribution whose import loads them."""
+    modules: str
+    """Shell pattern, below the site folder, of the files that this import loads."""
+    why: str
+
+
+PRELOADS = (
+    Preload(
+        "torch",
+        "torch/_C.*.so",
+        "extensions built on torch carry no path to it: their packages import torch first, and the loader then finds "
+        "its libraries by soname among those already loaded",
+    ),
+)
+"""Holds only for distributions that require the provider, and for what the provider itself really loads."""
+
+
+def check_native_closure(image: Image) -> Found:
+    """Load every native file on paper and report what is missing, and for whom."""
+    loader = Loader(image.root, ELF_MACHINES.get(image.facts.machine, ""), image.facts.environment)
+    excused = image.excused("native-closure")
+    objects = dict(loader.objects())
+    problems = [*_broken(image), *_preload_problems(image, loader), *_no_interpreter(image, objects)]
+    by_provider = {rule.provider: _provided(loader, image.python, rule) for rule in PRELOADS}
+    used: dict[str, set[str]] = {rule.provider: set() for rule in PRELOADS}
+    requires = _Requires(image.python)
+    seen: set[tuple[str, str]] = set()
+    for top in _tops(loader, objects):
+        owner = requires.owner(top)
+        helpers = [rule for rule in PRELOADS if owner and requires.reaches(owner, rule.provider)]
+        already: set[str] = set().union(*(by_provider[rule.provider] for rule in helpers))
+        for rule in helpers:
+            used[rule.provider] |= by_provider[rule.provider] & set(objects[top].needed)
+        for lost in loader.load(top, already).missing:
+            if (lost.needed_by, lost.soname) in seen:
+                continue
+            seen.add((lost.needed_by, lost.soname))
+            if not excused.allows(f"{lost.needed_by} -> {lost.soname}"):
+                problems.append(_sentence(image, loader, lost))
+    return Found(
+        tuple(problems),
+        {
+            "native_files": len(objects),
+            "other": sum(1 for e in image.root.files() if e.elf is not None) - len(objects),
+            "preloaded": [
+                {"by": rule.provider, "why": rule.why, "names": sorted(used[rule.provider])}
+                for rule in PRELOADS
+                if used[rule.provider]
+            ],
+            **excused.measured(),
+        },
+    )
+
+
+def _tops(loader: Loader, objects: Mapping[str, Elf]) -> Iterator[str]:
+    """Yield the files to load: those with an unfound need, or the ones at the start of the chains that lead to them."""
+    parents: dict[str, set[str]] = {}
+    unfound: set[str] = set()
+    for path, elf in loader.objects():
+        for name in elf.needed:
+            found = loader.find(path, name)
+            if found is None:
+                unfound.add(path)
+            elif found in objects:
+                parents.setdefault(found, set()).add(path)
+    tops: set[str] = set()
+    for path in unfound:
+        seen, queue = {path}, [path]
+        for at in queue:  # grows while it is walked
+            above = parents.get(at, set()) - seen
+            if not parents.get(at):
+                tops.add(at)
+            seen |= above
+            queue.extend(above)
+        if not tops & seen:  # a ring of libraries that need each other
+            tops.add(path)
+    yield from sorted(tops)
+
+
+def _provided(loader: Loader, python: Environment, rule: Preload) -> set[str]:
+    provider = python.named(rule.provider)
+    if provider is None:
+        return set()
+    names: set[str] = set()
+    for path, _ in loader.objects():
+        if fnmatchcase(path, f"{provider.site}/{rule.modules}"):
+            names |= loader.load(path).names
+    return names
+
+
+def _broken(image: Image) -> Iterator[str]:
+    for entry in image.root.files():
+        if entry.elf is not None and entry.elf.broken and not entry.first:
+            yield f"{entry.path} is {entry.elf.broken}"
+
+
+def _no_interpreter(image: Image, objects: Mapping[str, Elf]) -> Iterator[str]:
+    for path in objects:
+        elf = objects[path]
+        if elf.interpreter and image.root.at(elf.interpreter) is None:
+            yield f"{path} asks for the loader {elf.interpreter}, which the image does not hold"
+
+
+def _preload_problems(image: Image, loader: Loader) -> Iterator[str]:
+    for name in image.facts.environment.get("LD_PRELOAD", "").replace(":", " ").split():
+        found = image.root.at(name) if "/" in name else next(iter(loader.cache.get(name, ())), None)
+        if found is None:
+            yield f"LD_PRELOAD names {name}, which the image does not hold; every command in it would complain"
+
+
+def _sentence(image: Image, loader: Loader, lost: Missing) -> str:
+    through = f", loaded for {lost.loaded_for}" if lost.loaded_for != lost.needed_by else ""
+    elsewhere = next(
+        (e.path for e in image.root.entries.values() if posixpath.basename(e.path) == lost.soname and e.kind != "dir"),
+        "",
+    )
+    hint = (
+        f"it lies at {elsewhere}, where the loader does not look for this file"
+        if elsewhere
+        else f"no file of that name is in the image (searched: {', '.join(loader.searched(lost.needed_by))})"
+    )
+    return f"{lost.needed_by} needs {lost.soname}{through}: {hint}"
+
+
+class _Requires:
+    """Who owns a file, and whose import its owner can count on."""
+
+    def __init__(self, python: Environment) -> None:
+        self._python = python
+        self._owners = python.owners()
+        self._reach: dict[str, set[str]] = {}
+
+    def owner(self, path: str) -> Distribution | None:
+        return next(iter(self._owners.get(path, ())), None)
+
+    def reaches(self, owner: Distribution, provider: str) -> bool:
+        if owner.name not in self._reach:
+            self._reach[owner.name] = self._all(owner)
+        return provider in self._reach[owner.name]
+
+    def _all(self, owner: Distribution) -> set[str]:
+        names, queue = {owner.name}, [owner]
+        for one in queue:  # grows while it is walked
+            for need in one.requirements:
+                name = canonicalize_name(need.name)
+                applies = need.marker is None or need.marker.evaluate({**self._python.markers})
+                if applies and name not in names:
+                    names.add(name)
+                    if (found := self._python.named(name)) is not None:
+                        queue.append(found)
+        return names
