@@ -41,7 +41,7 @@ def run(
     *,
     timeout: float,
     cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     stdin: bytes | None = None,
     check: bool = True,
 ) -> Completed:
@@ -50,13 +50,14 @@ def run(
     Args:
         argv: program and arguments; never a shell line.
         timeout: seconds after which the whole group is killed.
-        env: variables laid over this process's environment.
+        env: variables laid over this process's environment; None takes one away.
         check: raise when the exit status is not zero.
 
     Raises:
         CommandError: not found, timed out, or failed while `check` is set; carries the output's end.
     """
-    merged = {**os.environ, **(env or {})}
+    laid: dict[str, str | None] = {**os.environ, **(env or {})}
+    merged = {name: value for name, value in laid.items() if value is not None}
     try:
         process = subprocess.Popen(
             list(argv),
