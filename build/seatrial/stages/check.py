@@ -1,0 +1,34 @@
+"""Run every detector over a vLLM tree, whoever made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seatrial.model.series import CheckedTree, LoadedSeries
+from seatrial.ports.trees import open_tree
+
+
+def check(path: Path, series: LoadedSeries) -> CheckedTree:
+    """Return what all detectors find in a source folder, a wheel or a source archive.
+
+    Raises:
+        UsageError: there is no vLLM tree at `path`.
+        IntegrityError: the archive is damaged or would leave its folder.
+        FixError: a detector failed.
+    """
+    tree = open_tree(path)
+    seen = series.examine(tree)
+    findings = tuple(finding for examination in seen.values() for finding in examination.findings)
+    return CheckedTree(
+        origin=tree.origin,
+        detectors=tuple(seen),
+        absent=tuple(fix_id for fix_id, examination in seen.items() if not examination.subject),
+        findings=findings,
+        cures={fix_id: _cure(series, fix_id) for fix_id in dict.fromkeys(finding.fix for finding in findings)},
+    )
+
+
+def _cure(series: LoadedSeries, fix_id: str) -> str:
+    loaded = series.fixes[fix_id]
+    bases = ", ".join(loaded.patches) or "no base yet"
+    return f"{loaded.fix.title} (patches for {bases})"
