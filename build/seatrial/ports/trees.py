@@ -180,6 +180,7 @@ class TarTree:
     def _load(self, data: bytes) -> None:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             end = 0
+            top = ""
             for info in archive:
                 name = _member(self._path, info.name)
                 if info.issym() or info.islnk():
@@ -191,9 +192,11 @@ class TarTree:
                 end = info.offset_data + info.size
                 if end > len(data):
                     raise EOFError("the last member is cut off")
-                below = name.partition("/")[2]
-                if not below:
-                    continue
+                folder, _, below = name.partition("/")
+                if not below or folder != (top or folder):
+                    raise _refused(self._path, name, "is not below the one top folder")
+                top = folder
+                _member(self._path, below)
                 if below in self._members:
                     raise _refused(self._path, name, "is there twice")
                 self._members[below] = (data[info.offset_data : end], bool(info.mode & stat.S_IXUSR))
