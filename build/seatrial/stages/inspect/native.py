@@ -55,7 +55,8 @@ def check_native_closure(image: Image) -> Found:
         helpers = [rule for rule in PRELOADS if owner and requires.reaches(owner, rule.provider)]
         already: set[str] = set().union(*(by_provider[rule.provider] for rule in helpers))
         for rule in helpers:
-            used[rule.provider] |= by_provider[rule.provider] & set(objects[top].needed)
+            unfound = {name for name in objects[top].needed if loader.find(top, name) is None}
+            used[rule.provider] |= by_provider[rule.provider] & unfound
         for lost in loader.load(top, already).missing:
             if (lost.needed_by, lost.soname) in seen:
                 continue
