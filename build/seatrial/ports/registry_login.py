@@ -68,6 +68,8 @@ def read_login(host: str, folder: Path) -> Login | None:
         return None
     except (OSError, ValueError) as error:
         raise RegistryError(f"{path} cannot be read", why=str(error), do=f"run: docker login {host}") from None
+    if not isinstance(config, dict):
+        raise RegistryError(f"{path} holds no JSON object", do=f"run: docker login {host}")
     keys = (host, f"https://{host}", f"https://{host}/v1/") + ((HUB_KEY,) if host == "docker.io" else ())
     helper = next((found for key in keys if (found := _section(config, "credHelpers").get(key))), None)
     helper = helper or config.get("credsStore")
@@ -80,8 +82,8 @@ def read_login(host: str, folder: Path) -> Login | None:
     return None
 
 
-def _section(config: Any, name: str) -> dict[str, Any]:
-    section = config.get(name) if isinstance(config, dict) else None
+def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    section = config.get(name)
     return section if isinstance(section, dict) else {}
 
 
