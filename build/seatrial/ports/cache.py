@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import platformdirs
 
+from seatrial.model.errors import IntegrityError
 from seatrial.ports.files import disk_errors, sha256_file
 
 Say = Callable[[str], None]
@@ -43,19 +43,28 @@ class Cache:
     def get(self, sha256: str, size: int | None = None) -> Path | None:
         """Return the file of a digest after checking its bytes; None when it is not there.
 
-        A file with other bytes or another size is removed, and that is said.
+        A file with other bytes is removed, and that is said.
+
+        Raises:
+            IntegrityError: the bytes are right and `size` is not, so that whoever states it is wrong.
         """
         folder = self.path_of(sha256)
         try:
-            files = [path for path in folder.iterdir() if not path.name.startswith(".")]
+            files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return None
         for path in files:
-            if (size is None or path.stat().st_size == size) and sha256_file(path) == sha256:
+            if sha256_file(path) != sha256:
+                self._say(f"{path.name} in the cache does not hold its bytes any more: thrown away")
+                path.unlink(missing_ok=True)
+            elif size is not None and path.stat().st_size != size:
+                raise IntegrityError(
+                    f"{path.name} has {path.stat().st_size} bytes and its lock says {size}",
+                    why=f"its sha256 is the locked one: {sha256}",
+                    do="write the lock again with its command",
+                )
+            else:
                 return path
-            self._say(f"{path.name} in the cache does not hold its bytes any more: thrown away")
-            shutil.rmtree(folder, ignore_errors=True)
-            return None
         return None
 
     def admit(self, part: Path, sha256: str, filename: str) -> Path:

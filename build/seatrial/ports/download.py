@@ -19,7 +19,6 @@ from seatrial.ports.web import BACKOFF, TRANSIENT, Session, advice, plain
 
 SPARE = 64 << 20
 """Bytes that are left free on the disk beyond what a download needs."""
-READ = 256 << 10
 
 
 class Advance(Protocol):
@@ -198,7 +197,7 @@ class _State:
 
     def _take(self, answer: httpx2.Response, advance: Advance, stop: threading.Event) -> None:
         with disk_errors(self.job.part), self.job.part.open("ab") as out:
-            for block in answer.iter_raw(READ):
+            for block in answer.iter_raw():  # as it comes: what is gathered first would be lost in a break
                 if stop.is_set():
                     raise Interrupted("the fetch was stopped", do="run the same again: it continues where it stood")
                 out.write(block)

@@ -21,18 +21,26 @@ def in_parallel(
     When one fails, or Ctrl-C comes, what has not begun is dropped, `stop` is set for those that look at it, and the
     first error that is not its consequence is raised.
     """
-    stop = stop or threading.Event()
+    halt = stop or threading.Event()
+
+    def guarded(item: ItemT) -> ResultT:
+        if halt.is_set():
+            raise Interrupted("dropped after an error elsewhere")
+        try:
+            return work(item)
+        except BaseException:
+            halt.set()
+            raise
+
     pool = ThreadPoolExecutor(max_workers=max(1, min(threads, len(items))))
     futures: list[Future[ResultT]] = []
     try:
-        futures = [pool.submit(work, item) for item in items]
+        futures = [pool.submit(guarded, item) for item in items]
         wait(futures, return_when=FIRST_EXCEPTION)
     except BaseException:
-        stop.set()
+        halt.set()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
-    if any(future.done() and future.exception() for future in futures):
-        stop.set()
     pool.shutdown(wait=True, cancel_futures=True)
     errors = [error for future in futures if not future.cancelled() and (error := future.exception())]
     for error in sorted(errors, key=lambda error: isinstance(error, Interrupted)):

@@ -37,7 +37,7 @@ class Session(PyPIClient):
         limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
         options: dict[str, Any] = {"mounts": _trusted_mounts(config, limits)}
         if transport is not None:
-            options = {"transport": transport}
+            options = {"transport": transport, "mounts": {f"all://{host}": transport for host in config.trusted_hosts}}
         elif config.proxy:
             options["proxy"] = config.proxy
         super().__init__(
@@ -87,7 +87,7 @@ class Session(PyPIClient):
 
     def _note_sizes(self, answer: httpx2.Response) -> None:
         """Keep the sizes that a JSON index page states; the finder library drops them."""
-        if not answer.headers.get("Content-Type", "").startswith("application/vnd.pypi.simple.v1+json"):
+        if "simple.v1+json" not in answer.headers.get("Content-Type", ""):
             return
         with contextlib.suppress(ValueError):
             files = answer.json().get("files", ())

@@ -77,6 +77,7 @@ def fetch_tree(
         if not _kept_tree(path, key, console):
             if platform_artifact is Role.OFFICIAL_WHEEL:
                 fetch_artifact(lock, Role.OFFICIAL_WHEEL, cache=cache, index=index, console=console)
+            shutil.rmtree(path.parent, ignore_errors=True)  # what a killed run may have left
             wheel = open_remote(index, wanted(artifact), cache=cache, console=console)
             write_atomic(path, _tree_of(wheel, artifact, key))
             console.detail(
@@ -104,7 +105,6 @@ def _kept_tree(path: Path, key: str, console: Console) -> bool:
         wrong = True
     if wrong:
         console.detail(f"{path.name} in the cache does not hold its bytes any more: thrown away")
-        shutil.rmtree(path.parent, ignore_errors=True)
     return not wrong
 
 
