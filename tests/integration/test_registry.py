@@ -198,6 +198,21 @@ def test_an_image_is_named_after_the_gate(host: str, tmp_path: Path) -> None:
     assert tags_at(host) == {"0.28.0-cpu-r1": image.digest, "0.28.0-cpu": image.digest}
 
 
+class ReadOnly(RegistryNames):
+    """A store in which nothing may change."""
+
+    def put_tag(self, tag: str, digest: str) -> None:
+        raise AssertionError(f"{tag} was given again")
+
+
+def test_names_that_are_there_are_not_given_again(host: str, tmp_path: Path) -> None:
+    image = make_image(tmp_path / "image.tar", 1, [b"one"])
+    with client(host) as registry:
+        push(image, registry)
+        given = name(image, 1, registry, tmp_path)
+        assert name(image, 1, registry, tmp_path, store=ReadOnly(registry)) == given
+
+
 def test_a_refused_image_keeps_its_digest_only(host: str, tmp_path: Path) -> None:
     image = make_image(tmp_path / "image.tar", 1, [b"one"])
     said = io.StringIO()

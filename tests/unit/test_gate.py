@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seatrial.model.fixes import VerdictKind
 from seatrial.model.gate import Cause, Decision, LeftOut, Policy, Requirement, decide, left_out_of
 from seatrial.model.record import SkippedFix
 from seatrial.model.report import Case, Device, Outcome, Report
+
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A loaded machine is no failure."""
 
 DIGEST = "sha256:" + "1" * 64
 OTHER = "sha256:" + "2" * 64
@@ -221,6 +224,7 @@ cases = st.builds(
 )
 
 
+@calm
 @given(st.lists(cases, max_size=6).map(tuple))
 def test_only_exactly_the_promised_outcomes_are_allowed(drawn: tuple[Case, ...]) -> None:
     wanted = sorted([(name, Outcome.PASSED) for name in SMOKE.cases] + [("qwen3-next", Outcome.NOT_SUPPORTED)])
@@ -243,6 +247,7 @@ fields = st.fixed_dictionaries(
 )
 
 
+@calm
 @given(fields)
 def test_one_wrong_field_is_enough(drawn: dict[str, Any]) -> None:
     report = bent(GOOD[1], **drawn)
