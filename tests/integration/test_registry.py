@@ -244,9 +244,13 @@ def test_a_number_is_given_once_and_the_moving_name_goes_forward(host: str, tmp_
     with client(host) as registry:
         for image in (*images, rival):
             push(image, registry)
-        name(images[0], 1, registry, tmp_path)
-        name(images[2], 3, registry, tmp_path)
-        assert name(images[1], 2, registry, tmp_path) == (f"{host}/team/vllm:0.28.0-cpu-r2",)
+        said = io.StringIO()
+        console = Console(out=said, ci=False)
+        name(images[0], 1, registry, tmp_path, console=console)
+        name(images[2], 3, registry, tmp_path, console=console)
+        assert "stays" not in said.getvalue()
+        assert name(images[1], 2, registry, tmp_path, console=console) == (f"{host}/team/vllm:0.28.0-cpu-r2",)
+        assert "0.28.0-cpu stays at revision 3" in said.getvalue()
         with pytest.raises(RefusedError, match="already stands for"):
             name(rival, 2, registry, tmp_path)
         taken = existing_revisions(RegistryNames(registry), LINE)
