@@ -200,8 +200,10 @@ def test_a_rehearsal_is_refused() -> None:
 
 @pytest.mark.parametrize("verdict", list(VerdictKind))
 def test_only_a_fix_with_nothing_to_mend_may_be_absent(verdict: VerdictKind) -> None:
-    left = left_out_of([SkippedFix(id="some-fix", verdict=verdict, why="because")])
+    skipped = [SkippedFix(id="some-fix", verdict=verdict, why="because")]
+    left = left_out_of(skipped, ["some-fix", "other"])
     assert bool(left) == (verdict not in (VerdictKind.NOT_PRESENT, VerdictKind.UPSTREAM))
+    assert left_out_of(skipped, ["other"]) == ()
 
 
 def test_every_objection_is_collected() -> None:

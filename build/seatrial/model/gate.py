@@ -8,7 +8,7 @@ an allowed one, and an empty policy always has one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -107,9 +107,14 @@ class Decision(Frozen):
         return not self.refusals
 
 
-def left_out_of(skipped: Sequence[SkippedFix]) -> tuple[LeftOut, ...]:
-    """Return the skipped fixes whose defect the base still has."""
-    return tuple(LeftOut(id=fix.id, why=fix.why) for fix in skipped if fix.verdict not in CURED)
+def left_out_of(skipped: Sequence[SkippedFix], meant: Collection[str]) -> tuple[LeftOut, ...]:
+    """Return the skipped fixes that a release on this platform would need.
+
+    Args:
+        skipped: what the tree does not hold, for whatever reason.
+        meant: ids of the series' fixes that are meant for the platform.
+    """
+    return tuple(LeftOut(id=fix.id, why=fix.why) for fix in skipped if fix.id in meant and fix.verdict not in CURED)
 
 
 def decide(subject: str, reports: Sequence[Report], policy: Policy) -> Decision:
