@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,9 @@ def test_one_at_a_time_holds_the_lock_of_a_digest(cache: Cache, said: list[str])
         thread = threading.Thread(target=second)
         thread.start()
         entered.wait(10)
-        while not said:
-            pass
+        end = time.monotonic() + 20
+        while not said and time.monotonic() < end:
+            time.sleep(0.001)
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 import httpx2
+from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from unearth import PackageFinder
-from unearth.collector import is_secure_origin
-from unearth.fetchers import Fetcher
 from unearth.link import Link
 
 from seatrial.model.errors import FetchError, UsageError
@@ -23,9 +19,10 @@ from seatrial.ports.cache import Cache
 from seatrial.ports.console import Console
 from seatrial.ports.download import SPARE, Transfer, transfer
 from seatrial.ports.files import need_room, sha256_file
+from seatrial.ports.pages import Pages
 from seatrial.ports.parallel import in_parallel
 from seatrial.ports.pip_config import PipConfig, masked, read_pip_config
-from seatrial.ports.targets import Target, rank_of
+from seatrial.ports.targets import Target, rank_of, ranks_of
 from seatrial.ports.web import Session, advice, plain
 
 __all__ = ["Found", "Index", "Pin", "Target", "Wanted", "open_index"]
@@ -96,51 +93,21 @@ class Index:
 
     def __init__(self, settings: Callable[[], PipConfig], transport: httpx2.BaseTransport | None = None) -> None:
         """Take where to read the settings; they are read when first something has to be fetched."""
-        self._settings = settings
-        self._transport = transport
-        self._pages: dict[str, list[Found]] = {}
-        self._guards: dict[str, threading.Lock] = {}
-        self._guard = threading.RLock()
+        self._pages = Pages(settings, transport)
 
-    @cached_property
+    @property
     def session(self) -> Session:
         """Return the HTTP session, made from the settings on first use."""
-        with self._guard:
-            return self._open[0]
-
-    @cached_property
-    def _open(self) -> tuple[Session, PackageFinder]:
-        config = self._settings()
-        session = Session(config, transport=self._transport)
-        fetcher = cast(Fetcher, session)  # the library's own client does not satisfy its protocol's types
-        for note in config.notes:
-            session.trouble("", note)
-        for url in (*config.index_urls, *config.find_links):
-            if "://" in url and not is_secure_origin(fetcher, Link(url)):
-                session.trouble(url, "is skipped: plain http, and its host is not in pip's trusted-host")
-        finder = PackageFinder(
-            fetcher, index_urls=config.index_urls, find_links=config.find_links, ignore_compatibility=True
-        )
-        return session, finder
+        return self._pages.session
 
     def offers(self, distribution: str) -> list[Found]:
-        """Return every file of a distribution, newest version and best tag first; read once and remembered."""
-        name = canonicalize_name(distribution)
-        with self._guard:
-            finder = self._open[1]
-            guard = self._guards.setdefault(name, threading.Lock())
-        with guard:
-            if name not in self._pages:
-                try:
-                    packages = list(finder.find_all_packages(name, allow_yanked=True))
-                except (httpx2.HTTPError, ValueError, OSError) as error:
-                    raise FetchError(f"{name} cannot be looked up", why=plain(error), do=advice(plain(error))) from None
-                self._pages[name] = [self._found(name, package.version or "", package.link) for package in packages]
-            return self._pages[name]
+        """Return every file of a distribution, of all versions and platforms."""
+        return [self._found(distribution, version, link) for version, link in self._pages.releases(distribution)]
 
-    def _found(self, name: str, version: str, link: Link) -> Found:
-        stated = (link.hash_option or {}).get("sha256", [None])[0]
+    def _found(self, distribution: str, version: str, link: Link) -> Found:
+        stated = _stated(link)
         size = self.session.sizes.get(stated) if stated else None
+        name = canonicalize_name(distribution)
         return Found(name, version, link.filename, link.url_without_fragment, stated, size)
 
     def find(self, distribution: str, version: str, filename: str | None = None) -> list[Found]:
@@ -159,14 +126,12 @@ class Index:
 
         A source archive is returned only where no wheel suits. FetchError when nothing fits, saying what was offered.
         """
-        rank = {tag: place for place, tag in enumerate((target or Target()).tags())}
+        ranks = ranks_of(target or Target())
+        links = [link for link in self._pages.links(distribution) if _stated(link) in hashes]
+        for found in _best_first((self._found(distribution, version, link) for link in links), ranks):
+            return found
         candidates = self.find(distribution, version)
-        scored = [(score, found) for found in candidates if (score := rank_of(found.filename, rank)) is not None]
-        ordered = [found for _, found in sorted(scored, key=lambda item: item[0])]
-        for found in ordered:
-            if found.sha256 in hashes:
-                return found
-        for found in ordered:
+        for found in _best_first(candidates, ranks):
             if found.sha256 is None and (known := self.hashed(found)).sha256 in hashes:
                 return known
         raise FetchError(
@@ -245,7 +210,8 @@ class Index:
         """Fill in where a file is offered; a file whose source states no hash is taken by its name."""
         if wanted.found is not None:
             return replace(wanted, size=wanted.size or wanted.found.size)
-        named = [found for found in self.offers(wanted.distribution) if found.filename == wanted.filename]
+        links = [link for link in self._pages.links(wanted.distribution) if link.filename == wanted.filename]
+        named = [self._found(wanted.distribution, "", link) for link in links]
         for found in sorted(named, key=lambda found: found.sha256 is None):
             if found.sha256 in (wanted.sha256, None):
                 return replace(wanted, size=wanted.size or found.size, found=found)
@@ -275,6 +241,16 @@ class Index:
         offered = ", ".join(sorted(found.filename for found in candidates)[:6])
         parts = (f"offered: {offered}" if offered else "nothing of this release is offered", self.session.troubles())
         return "; ".join(part for part in parts if part)
+
+
+def _stated(link: Link) -> str | None:
+    return (link.hash_option or {}).get("sha256", [None])[0]
+
+
+def _best_first(offered: Iterable[Found], ranks: Mapping[Tag, int]) -> list[Found]:
+    """Return the files that run on the target, the best first."""
+    scored = [(score, found) for found in offered if (score := rank_of(found.filename, ranks)) is not None]
+    return [found for _, found in sorted(scored, key=lambda item: item[0])]
 
 
 def _same(version: str, wanted: Version) -> bool:

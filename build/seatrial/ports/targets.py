@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
@@ -36,6 +37,12 @@ class Target:
             *cpython_tags(version, platforms=platforms),
             *compatible_tags(version, interpreter=interpreter, platforms=platforms),
         ]
+
+
+@lru_cache(maxsize=8)
+def ranks_of(target: Target) -> Mapping[Tag, int]:
+    """Return how good each tag that runs on the target is; smaller is better."""
+    return {tag: place for place, tag in enumerate(target.tags())}
 
 
 def rank_of(filename: str, rank: Mapping[Tag, int]) -> int | None:

@@ -22,7 +22,7 @@ from seatrial.ports.ranges import HttpRanges, RangesRefused
 from seatrial.ports.records import python_files, record_hashes
 from seatrial.ports.release_tag import FULL_COMMIT, learn_commit, short_commit
 from seatrial.ports.remote_zip import RemoteWheel, open_remote
-from seatrial.ports.targets import rank_of
+from seatrial.ports.targets import rank_of, ranks_of
 
 __all__ = ["load_base", "load_lock", "lock_base", "write_lock"]
 
@@ -110,9 +110,9 @@ def lock_base(
 
 def _best_wheel(offered: Iterable[Found]) -> Found | None:
     """Return the wheel that suits this kind of machine best."""
-    rank = {tag: place for place, tag in enumerate(Target().tags())}
+    ranks = ranks_of(Target())
     scored = [
-        (score, found) for found in offered if found.is_wheel and (score := rank_of(found.filename, rank)) is not None
+        (score, found) for found in offered if found.is_wheel and (score := rank_of(found.filename, ranks)) is not None
     ]
     return min(scored, key=lambda item: (item[0], item[1].filename))[1] if scored else None
 
