@@ -236,6 +236,27 @@ def test_new_inputs_replace_an_untouched_tree_and_never_a_changed_one(lab: Lab) 
     assert (lab.out / KERNEL).read_text() == "mine\n"
 
 
+def test_a_new_file_of_the_users_is_never_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.fix("bug")
+    lab.apply()
+    (lab.root / "home/git").mkdir(parents=True)
+    (lab.root / "home/git/ignore").write_text("*\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(lab.root / "home"))
+    (lab.out / "mine.py").write_text("mine\n")
+    with pytest.raises(UsageError, match="was changed"):
+        lab.apply(without=("bug",))
+    assert (lab.out / "mine.py").read_text() == "mine\n"
+
+
+def test_x_bits_arrive_in_the_tree(lab: Lab) -> None:
+    write_tree(lab.source, {"tools/run.sh": "echo\n"})
+    (lab.source / "tools/run.sh").chmod(0o755)
+    lab.fix("bug")
+    lab.apply()
+    assert (lab.out / "tools/run.sh").stat().st_mode & 0o100
+    assert not (lab.out / KERNEL).stat().st_mode & 0o100
+
+
 def test_a_folder_with_other_things_is_refused(lab: Lab) -> None:
     lab.fix("bug")
     lab.out.mkdir(parents=True)
@@ -249,8 +270,9 @@ def test_a_damaged_import_is_made_again(lab: Lab) -> None:
     lab.fix("bug")
     lab.kinds()
     (packs,) = lab.cache.glob("trees/*/objects/pack")
-    for path in packs.iterdir():
-        path.chmod(0o644)
-        path.write_bytes(path.read_bytes()[:40])
+    (pack,) = packs.glob("*.pack")
+    data = pack.read_bytes()
+    pack.chmod(0o644)
+    pack.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
     assert lab.kinds() == {"bug": VerdictKind.APPLIES}
     assert "is damaged" in lab.said.getvalue()

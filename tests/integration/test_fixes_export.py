@@ -18,6 +18,8 @@ from tests.fixlab import BASE, CPU, CURE, KERNEL, MESSAGE, PRISTINE, make_patch,
 
 WORDS = {"one": "BUG one", "two": "BUG two"}
 
+WHO = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+
 HOSTILE = """
 [user]
     name = Somebody Else
@@ -161,8 +163,7 @@ def test_an_author_amends_a_fix_and_exports_it(tmp_path: Path) -> None:
     replacing(KERNEL, ("line 30\n", "line thirty\n"))(tree)
     with pytest.raises(UsageError, match="uncommitted"):
         exported(tmp_path)
-    who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    fixlab.git(tree, *who, "commit", "--quiet", "--all", "--amend", "--no-edit")
+    fixlab.git(tree, *WHO, "commit", "--quiet", "--all", "--amend", "--no-edit")
     patch, changed = exported(tmp_path)
     assert changed
     assert b"+line thirty\n" in patch
@@ -175,8 +176,7 @@ def test_an_author_amends_a_fix_and_exports_it(tmp_path: Path) -> None:
 
 def commit(tree: Path, message: str, line: str) -> None:
     replacing(KERNEL, (line, "changed\n"))(tree)
-    who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    fixlab.git(tree, *who, "commit", "--quiet", "--all", "-F", "-", stdin=message.encode())
+    fixlab.git(tree, *WHO, "commit", "--quiet", "--all", "-F", "-", stdin=message.encode())
 
 
 def test_commits_that_are_not_one_a_fix_are_refused(tmp_path: Path) -> None:
@@ -193,9 +193,26 @@ def test_commits_that_are_not_one_a_fix_are_refused(tmp_path: Path) -> None:
             exported(tmp_path)
         fixlab.git(tree, "reset", "--quiet", "--hard", "good")
     fixlab.git(tree, "reset", "--quiet", "--hard", "refs/seatrial/base")
+    fixlab.git(tree, *WHO, "merge", "--quiet", "--no-ff", "-m", MESSAGE + "\nSeatrial-Fix: bug\n", "good")
+    with pytest.raises(UsageError, match="is a merge"):
+        exported(tmp_path)
+    fixlab.git(tree, "reset", "--quiet", "--hard", "refs/seatrial/base")
     commit(tree, "No header\n\nSeatrial-Fix: bug\n", "line 1\n")
     with pytest.raises(LockError, match="no Description"):
         exported(tmp_path)
+
+
+def test_commits_out_of_order_are_refused(tmp_path: Path) -> None:
+    laid(tmp_path, make_patch(tmp_path / "author", PRISTINE, CURE))
+    write_fix(tmp_path / "patches", fixlab.fix("later"), words={})
+    tree = tmp_path / "tree"
+    commit(tree, MESSAGE + "\nSeatrial-Fix: later\n", "line 1\n")
+    exports = export(tree, load_series(tmp_path / "patches"), tmp_path / "patches")
+    assert [one.path for one in exports] == [f"bug/{BASE}.patch", f"later/{BASE}.patch"]
+    assert [one.changed for one in exports] == [False, True]
+    (tmp_path / "patches/series.toml").write_text('fixes = ["later", "bug"]\n')
+    with pytest.raises(UsageError, match="later is not in the order"):
+        export(tree, load_series(tmp_path / "patches"), tmp_path / "patches")
 
 
 def test_a_folder_that_apply_did_not_make_is_refused(tmp_path: Path) -> None:
@@ -210,8 +227,7 @@ def test_a_commit_that_makes_a_link_is_refused(tmp_path: Path) -> None:
     laid(tmp_path, make_patch(tmp_path / "author", PRISTINE, CURE))
     tree = tmp_path / "tree"
     (tree / "vllm/link.py").symlink_to("kernel.py")
-    who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     fixlab.git(tree, "add", "vllm/link.py")
-    fixlab.git(tree, *who, "commit", "--quiet", "--amend", "--no-edit")
+    fixlab.git(tree, *WHO, "commit", "--quiet", "--amend", "--no-edit")
     with pytest.raises(FixError, match="symbolic link"):
         exported(tmp_path)

@@ -115,6 +115,13 @@ def test_one_that_does_not_fit_is_not_under_the_next() -> None:
     assert fitter.tried[-1] == ("base+first", "third")
 
 
+def test_an_orphan_is_not_under_the_next() -> None:
+    fitter = Fitter()
+    orphan = loaded(fix("orphan", requires=("gone",)), found=[finding("orphan")])
+    assert kinds(fitter, (orphan, *three("cpu", "cpu", "cpu")))["orphan"] is VerdictKind.ORPHAN
+    assert fitter.tried[:2] == [("base", "orphan"), ("base", "first")]
+
+
 def test_fixes_of_different_platforms_never_meet() -> None:
     fitter = Fitter()
     kinds(fitter, three("cpu", "xpu", "cpu"))

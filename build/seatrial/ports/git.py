@@ -1,4 +1,8 @@
-"""Git, shut off from whatever the user or the machine has configured."""
+"""Git, shut off from whatever the user or the machine has configured.
+
+No configuration file is read but a repository's own, and repositories are made without a template: no hooks, no
+signing, no conversion of line ends.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +41,9 @@ _SETTINGS = {
     "core.autocrlf": "false",
     "core.attributesFile": os.devnull,
     "core.excludesFile": os.devnull,
-    "core.hooksPath": os.devnull,
     "core.quotePath": "false",
     "core.compression": "1",
     "core.logAllRefUpdates": "false",
-    "commit.gpgSign": "false",
     "fastimport.unpackLimit": "1",
     "gc.auto": "0",
     "maintenance.auto": "false",

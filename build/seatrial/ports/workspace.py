@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from dataclasses import dataclass
@@ -108,9 +109,13 @@ def _known(target: Path) -> str:
     if not (target / "HEAD").is_file():
         return ""
     try:
-        git = Git(target)
-        commit = git.line("rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
-        git.run("ls-tree", "-r", "--name-only", commit)
+        commit = Git(target).line("rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
     except CommandError:
         return ""
-    return commit
+    return commit if all(map(_whole, target.glob("objects/pack/*.pack"))) else ""
+
+
+def _whole(pack: Path) -> bool:
+    """Tell whether a pack ends with the SHA-1 of its content, as git left it."""
+    data = pack.read_bytes()
+    return hashlib.sha1(data[:-20], usedforsecurity=False).digest() == data[-20:]
