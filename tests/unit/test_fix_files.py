@@ -54,6 +54,14 @@ def test_a_good_folder_loads(patches: Path) -> None:
     assert one.patch("9.9.9") is None
 
 
+def test_a_fixs_code_has_a_digest(patches: Path) -> None:
+    digests = [load_series(patches).fixes["bug"].code_sha256]
+    for name, old in (("bug/defect.py", "WORDS ="), ("bug/fix.toml", "title")):
+        edit(name, old, f"# changed\n{old}")(patches)
+        digests.append(load_series(patches).fixes["bug"].code_sha256)
+    assert len(set(digests)) == 3
+
+
 def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
     def change(patches: Path) -> None:
         text = (patches / name).read_text()

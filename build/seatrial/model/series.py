@@ -54,6 +54,8 @@ class LoadedFix:
     fix: Fix
     detector: Detector
     patches: Mapping[str, Patch]
+    code_sha256: str = ""
+    """Digest over `fix.toml` and `defect.py`: what its findings depend on, beside the engine and the tree."""
 
     @property
     def id(self) -> str:

@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +63,23 @@ def open_tree(path: Path) -> SourceTree:
     if not tree.has("vllm/__init__.py"):
         raise UsageError(f"{path} holds no vLLM", why="it has no vllm/__init__.py", do="name the folder above vllm/")
     return tree
+
+
+class Source:
+    """A tree that is opened only when it is needed: its digest alone often says enough."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def tree(self) -> SourceTree:
+        """Return the tree; raises what :func:`open_tree` raises."""
+        return open_tree(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the tree's digest; of an archive without opening it."""
+        return sha256_file(self.path) if self.path.is_file() else self.tree.digest()
 
 
 def _is_plain_tar(path: Path) -> bool:

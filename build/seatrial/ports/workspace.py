@@ -16,7 +16,7 @@ from seatrial.ports import git as gitport
 from seatrial.ports.console import Console
 from seatrial.ports.files import disk_errors, scratch_beside
 from seatrial.ports.git import BASE_REF, Git
-from seatrial.ports.trees import SourceTree
+from seatrial.ports.trees import Source
 
 FORMAT = 1
 """Part of the cache key; raise it when the same tree would be imported in another way."""
@@ -69,11 +69,11 @@ def explain(patch: Patch, complaint: str) -> str:
     return "; ".join(dict.fromkeys(places)) or "git apply gave no reason"
 
 
-def open_workspace(tree: SourceTree, base: str, cache: Path, console: Console) -> Workspace:
+def open_workspace(source: Source, base: str, cache: Path, console: Console) -> Workspace:
     """Return the workspace of a base tree, imported on the first call and found again after that.
 
     Args:
-        tree: the pristine tree.
+        source: the pristine tree; opened only for the import.
         base: upstream version, for names and messages.
         cache: seatrial's cache folder.
 
@@ -82,7 +82,7 @@ def open_workspace(tree: SourceTree, base: str, cache: Path, console: Console) -
         DiskError: the cache cannot be written.
     """
     gitport.need_git()
-    digest = tree.digest()
+    digest = source.digest
     target = cache / "trees" / f"{base}-{digest[:20]}-v{FORMAT}.git"
     known = _known(target)
     if known:
@@ -91,6 +91,7 @@ def open_workspace(tree: SourceTree, base: str, cache: Path, console: Console) -
         console.detail(f"{target} is damaged: imported again")
         shutil.rmtree(target)
     console.detail(f"importing vLLM {base} into git (once)")
+    tree = source.tree
     paths = tuple(path for path in tree.paths() if not LEFT_OUT.search(path))
     with scratch_beside(target) as scratch:
         made = gitport.init(scratch / "repository")

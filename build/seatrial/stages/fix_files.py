@@ -14,6 +14,7 @@ from seatrial.model.fixes import Fix, Kind, Series
 from seatrial.model.patches import check_form, touched_paths
 from seatrial.model.series import Detector, LoadedFix, LoadedSeries, Patch
 from seatrial.model.values import ModelT, parse_toml
+from seatrial.ports.files import sha256_tree
 
 _PATCH_NAME = re.compile(r"^(\d+\.\d+\.\d+(?:\.post\d+)?)\.patch$")
 
@@ -62,7 +63,9 @@ def _load_fix(folder: Path) -> LoadedFix:
                 f"{name}/{path.name} is for a base that fix.toml does not list", do=f'add "{match[1]}" to bases'
             )
         patches[match[1]] = read_patch(path, fix)
-    return LoadedFix(fix, _load_detector(folder / "defect.py", f"{name}/defect.py"), patches)
+    detector = _load_detector(folder / "defect.py", f"{name}/defect.py")
+    code = sha256_tree(folder, (folder / "fix.toml", folder / "defect.py"))
+    return LoadedFix(fix, detector, patches, code)
 
 
 def read_patch(path: Path, fix: Fix) -> Patch:

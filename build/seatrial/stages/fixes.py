@@ -15,9 +15,10 @@ from seatrial.model.values import Frozen, Sha256, digest_of, parse_json
 from seatrial.model.verdict import blocks, verdicts
 from seatrial.ports import git as gitport
 from seatrial.ports.console import Console
+from seatrial.ports.examined import examine
 from seatrial.ports.files import disk_errors, scratch_beside, write_atomic
 from seatrial.ports.git import BASE_SETTING, Git
-from seatrial.ports.trees import FolderTree, open_tree
+from seatrial.ports.trees import FolderTree, Source
 from seatrial.ports.workspace import Workspace, explain, open_workspace
 
 RECEIPT = "seatrial.json"
@@ -38,9 +39,9 @@ def status(series: LoadedSeries, sources: Mapping[str, Path], *, cache: Path, co
     """
     columns: dict[str, dict[str, Verdict]] = {}
     for base, source in sources.items():
-        tree = open_tree(source)
-        workspace = open_workspace(tree, base, cache, console)
-        rows = verdicts(series, base, workspace.commit, series.examine(tree), workspace.fit)
+        pristine = Source(source)
+        workspace = open_workspace(pristine, base, cache, console)
+        rows = verdicts(series, base, workspace.commit, examine(series, pristine, cache), workspace.fit)
         columns[base] = {verdict.fix: verdict for verdict in rows}
     fixes = tuple(
         FixStatus(
@@ -85,9 +86,9 @@ def apply_series(
     """
     series.check_without(without)
     chosen = series.reduced(without)
-    tree = open_tree(source)
-    workspace = open_workspace(tree, base, cache, console)
-    seen = series.examine(tree)
+    pristine = Source(source)
+    workspace = open_workspace(pristine, base, cache, console)
+    seen = examine(series, pristine, cache)
     everywhere = verdicts(series, base, workspace.commit, seen, workspace.fit)
     rows = verdicts(chosen, base, workspace.commit, seen, workspace.fit, platform=platform)
     _refuse_blocked(rows)
