@@ -86,7 +86,12 @@ class SmallImage:
 
 
 def make_image(
-    path: Path, revision: int, layers: Sequence[bytes], labels: Mapping[str, str] | None = None
+    path: Path,
+    revision: int,
+    layers: Sequence[bytes],
+    labels: Mapping[str, str] | None = None,
+    *,
+    wrong_size: bool = False,
 ) -> SmallImage:
     """Write an OCI archive whose labels state a revision; other layers make another image."""
     plain = [_tar([(f"file{index}", data)]) for index, data in enumerate(layers)]
@@ -103,7 +108,8 @@ def make_image(
     ).encode()
     kind = "application/vnd.oci.image"
     named = [
-        {"mediaType": f"{kind}.layer.v1.tar+gzip", "digest": oci_digest(data), "size": len(data)} for data in packed
+        {"mediaType": f"{kind}.layer.v1.tar+gzip", "digest": oci_digest(data), "size": len(data) + wrong_size}
+        for data in packed
     ]
     manifest = json.dumps(
         {

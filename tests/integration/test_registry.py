@@ -21,8 +21,9 @@ from typing import Any
 import httpx
 import pytest
 
-from seatrial.model.errors import IntegrityError, RefusedError, RegistryError
+from seatrial.model.errors import DiskError, IntegrityError, RefusedError, RegistryError
 from seatrial.model.names import REVISION_LABEL, choose_revision, existing_revisions
+from seatrial.ports import registry_http
 from seatrial.ports.console import Console
 from seatrial.ports.registry import Registry
 from seatrial.ports.registry_http import parse_target
@@ -183,6 +184,27 @@ def test_an_archive_that_is_gone_is_asked_for_again(host: str, tmp_path: Path) -
         pushed = push(image, registry, save=functools.partial(copy_to, tmp_path / "engine.tar"))
     assert pushed.sent == image.size
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.tar", "registry"]
+
+
+def test_no_room_for_an_archive_is_known_before_it_is_written(host: str, tmp_path: Path) -> None:
+    image = make_image(tmp_path / "image.tar", 1, [b"one"])
+    image.archive.unlink()
+    with client(host) as registry, pytest.raises(DiskError, match="the image archive needs"):
+        push(image, registry, size=1 << 60)
+
+
+def test_an_image_that_is_there_is_not_looked_at_again(host: str, tmp_path: Path) -> None:
+    image = make_image(tmp_path / "image.tar", 1, [BIG, b"one"])
+    with client(host) as registry:
+        push(image, registry)
+        registry.upload = lambda *args: pytest.fail("a blob was looked at")  # type: ignore[method-assign]
+        assert push(image, registry).held == image.size
+
+
+def test_a_manifest_that_is_wrong_about_a_size_is_refused(host: str, tmp_path: Path) -> None:
+    image = make_image(tmp_path / "image.tar", 1, [b"one"], wrong_size=True)
+    with client(host) as registry, pytest.raises(IntegrityError, match="its manifest says"):
+        push(image, registry)
 
 
 # -- names
@@ -421,6 +443,21 @@ def test_an_authority_of_the_users_own_is_obeyed(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("SSL_CERT_FILE", str(authority))
         with client(host) as registry:
             assert push(image, registry).sent == image.size
+
+
+def test_an_authority_in_dockers_own_folder_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = make_image(tmp_path / "image.tar", 1, [b"one"])
+    authority = certificate(tmp_path)
+    monkeypatch.setattr(registry_http, "CERTS", tmp_path / "certs")
+    with registry_server(tmp_path, scheme="https") as host:
+        place = tmp_path / "certs" / host / "ca.crt"
+        place.parent.mkdir(parents=True)
+        shutil.copy(authority, place)
+        with client(host) as registry:
+            assert push(image, registry).sent == image.size
+        place.write_text("nonsense")
+        with pytest.raises(RegistryError, match=r"ca\.crt cannot be loaded"):
+            client(host)
 
 
 @contextlib.contextmanager

@@ -72,6 +72,7 @@ def test_a_target_is_read(text: str, host: str, repository: str) -> None:
         ("user@registry.example.org/vllm", "names no registry"),
         ("registry.example.org/vllm:latest", "holds a tag"),
         (f"registry.example.org/vllm@{BLOB}", "holds a tag"),
+        ("registry.example.org/vllm@latest", "holds a tag"),
         ("registry.example.org/", "is no repository"),
         ("registry.example.org/VLLM", "is no repository"),
         ("registry.example.org/../vllm", "is no repository"),
@@ -108,6 +109,40 @@ def test_only_loopback_is_spoken_to_in_the_clear(host: str, loopback: bool) -> N
     assert target.loopback == loopback
     Registry(target, plain=True, transport=httpx.MockTransport(answer)).manifest("x")
     assert seen == ["http" if loopback else "https"]
+
+
+@pytest.mark.parametrize(
+    ("target", "plain", "asked"),
+    [
+        (REMOTE, None, "https://registry.example.org/v2/team/vllm/manifests/x"),
+        (LOCAL, False, "https://localhost:5000/v2/vllm/manifests/x"),
+        (LOCAL, True, "http://localhost:5000/v2/vllm/manifests/x"),
+        (Target("docker.io", "team/vllm"), None, "https://registry-1.docker.io/v2/team/vllm/manifests/x"),
+    ],
+)
+def test_the_address_is_the_targets(target: Target, plain: bool | None, asked: str) -> None:
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(str(request.url))
+        return httpx.Response(404)
+
+    Registry(target, plain=plain, transport=httpx.MockTransport(answer)).manifest("x")
+    assert seen == [asked]
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+def test_a_registry_on_loopback_is_asked_what_it_speaks(speaks_tls: bool) -> None:
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.scheme == "https" and not speaks_tls:
+            raise httpx.ConnectError("wrong version number", request=request)
+        seen.append(request.url.scheme)
+        return httpx.Response(404)
+
+    Registry(LOCAL, transport=httpx.MockTransport(answer)).manifest("x")
+    assert seen[-1] == ("https" if speaks_tls else "http")
 
 
 # -- failures
@@ -196,6 +231,19 @@ def test_a_digest_header_that_does_not_fit_is_seen() -> None:
         registry(lambda request: httpx.Response(200, content=MANIFEST.data, headers=headers)).manifest("latest")
 
 
+def test_a_digest_header_that_does_not_fit_right_bytes_is_seen() -> None:
+    headers = {"Docker-Content-Digest": BLOB}
+    with pytest.raises(RegistryError, match="other bytes"):
+        registry(lambda request: httpx.Response(200, content=MANIFEST.data, headers=headers)).manifest(MANIFEST.digest)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{"])
+def test_a_manifest_that_is_no_object_is_one_clear_error(data: bytes) -> None:
+    assert MANIFEST.parsed() == {"schemaVersion": 2}
+    with pytest.raises(RegistryError, match="is not a JSON object"):
+        Manifest(data, MANIFEST.media_type).parsed()
+
+
 def test_other_bytes_of_a_blob_are_seen() -> None:
     with pytest.raises(RegistryError, match="other bytes"):
         registry(lambda request: httpx.Response(200, content=b"{}")).small_blob(BLOB)
@@ -205,16 +253,35 @@ def test_a_manifest_that_was_not_kept_is_seen() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(201 if request.method == "PUT" else 404)
 
-    with pytest.raises(RegistryError, match="does not stand for what was just stored"):
+    with pytest.raises(RegistryError, match="does not stand for what was just stored") as caught:
         registry(answer).put_tag("0.28.0-cpu-r1", MANIFEST)
+    assert caught.value.why.endswith("found nothing")
 
 
 def test_a_name_that_somebody_else_took_meanwhile_is_seen() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(201) if request.method == "PUT" else httpx.Response(200, content=b'{"other": 1}')
 
-    with pytest.raises(RegistryError, match="does not stand for what was just stored"):
+    with pytest.raises(RegistryError, match="does not stand for what was just stored") as caught:
         registry(answer).put_tag("0.28.0-cpu-r1", MANIFEST)
+    other = digest_of_bytes(b'{"other": 1}')
+    assert caught.value.why.endswith(f"found {other}")
+
+
+def test_a_manifest_is_stored_as_it_is() -> None:
+    held: dict[str, bytes] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        reference = request.url.path.rpartition("/")[2]
+        if request.method == "PUT":
+            assert request.headers["content-type"] == MANIFEST.media_type
+            held[reference] = request.read()
+            return httpx.Response(201)
+        return httpx.Response(200, content=held[reference]) if reference in held else httpx.Response(404)
+
+    registry(answer).put_manifest(MANIFEST)
+    registry(answer).put_tag("0.28.0-cpu-r1", MANIFEST)
+    assert held == {MANIFEST.digest: MANIFEST.data, "0.28.0-cpu-r1": MANIFEST.data}
 
 
 def test_an_answer_without_end_is_cut() -> None:
