@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seatrial.model.errors import FixError, UsageError
+from seatrial.model.errors import DiskError, FixError, UsageError
 from seatrial.model.fixes import Kind, VerdictKind
 from seatrial.model.platforms import Platform
 from seatrial.model.series import PatchedTree
@@ -130,6 +131,15 @@ def test_one_changed_context_line_is_drift_never_fuzz(lab: Lab) -> None:
     assert "@@ -" in caught.value.why
     assert "--without bug" in caught.value.do
     assert not lab.out.exists()
+
+
+def test_a_broken_patch_is_drift_that_says_so(lab: Lab) -> None:
+    path = lab.fix("bug") / f"{BASE}.patch"
+    path.write_bytes(path.read_bytes().replace(b" line 9\n", b""))
+    assert lab.kinds() == {"bug": VerdictKind.DRIFT}
+    with pytest.raises(FixError) as caught:
+        lab.apply()
+    assert "corrupt patch" in caught.value.why
 
 
 def test_moved_lines_are_no_drift(lab: Lab) -> None:
@@ -264,6 +274,33 @@ def test_a_folder_with_other_things_is_refused(lab: Lab) -> None:
     with pytest.raises(UsageError, match="holds other things"):
         lab.apply()
     assert (lab.out / "precious").read_text() == "x"
+
+
+def test_what_a_killed_import_left_is_cleared(lab: Lab) -> None:
+    lab.fix("bug")
+    lab.kinds()
+    (repository,) = lab.cache.glob("trees/*.git")
+    stale = repository.with_name(f".{repository.name}.abc")
+    repository.rename(stale)
+    assert lab.kinds() == {"bug": VerdictKind.APPLIES}
+    assert not stale.exists()
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(lab: Lab) -> None:
+    lab.fix("bug")
+    write_tree(lab.source, {"big": "".join(str(number * 7919) for number in range(90000))})
+    lab.cache.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(lab.cache)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        with pytest.raises(DiskError):
+            lab.apply()
+        assert not list(lab.cache.glob("trees/*.git"))
+        assert not list(lab.cache.glob("trees/.*.git.*"))
+    finally:
+        subprocess.run(["umount", str(lab.cache)], check=True)
+    assert not lab.out.exists()
 
 
 def test_a_damaged_import_is_made_again(lab: Lab) -> None:

@@ -23,6 +23,8 @@ EVIL = (
     "a\\..\\b",
     "C:/x",
     "a\nb",
+    "vllm/./evil.py",
+    "vllm/.GIT/config",
 )
 
 
@@ -38,7 +40,7 @@ def wheel(path: Path, files: dict[str, str], *, mode: int = 0o100644) -> Path:
 
 
 def sdist(path: Path, files: dict[str, str], *, kind: bytes = tarfile.REGTYPE, top: str = "vllm-1.2.3/") -> Path:
-    with tarfile.open(path, "w:gz") as archive:
+    with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as archive:
         if top:
             archive.addfile(_folder(top))
         for name, text in files.items():
@@ -122,6 +124,18 @@ def test_an_archive_with_two_top_folders_is_refused(tmp_path: Path) -> None:
     for name in ("other/vllm/x.py", "loose"):
         with pytest.raises(IntegrityError, match="not to be trusted"):
             open_tree(sdist(tmp_path / "bad.tar.gz", files | {name: "x"}, top=""))
+
+
+def test_names_that_are_no_utf8_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match="not to be trusted"):
+        open_tree(sdist(tmp_path / "a.tar.gz", PRISTINE | {"vllm/\udce9.py": "x"}))
+
+
+def test_a_broken_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    path = sdist(tmp_path / "a.tar.gz", PRISTINE | {"vllm/xxx.py": "x", "vllm/zzz.py": "z"})
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b"xxx.py", b"yxx.py")))
+    with pytest.raises(IntegrityError, match="is damaged"):
+        open_tree(path)
 
 
 def test_links_and_devices_are_refused(tmp_path: Path) -> None:

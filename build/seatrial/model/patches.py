@@ -17,6 +17,8 @@ _DIFF = re.compile(rb"^diff --git ", re.MULTILINE)
 _BODY_END = re.compile(rb"^(?:---$|diff )", re.MULTILINE)
 _FIELD = re.compile(r"^([A-Z][A-Za-z]*(?:-[A-Z][A-Za-z]*)*): ?(.*)$")
 _LINK_MODE = re.compile(rb"^(?:new file mode|new mode) (?:120000|160000)$", re.MULTILINE)
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|^[A-Za-z]:")
+"""Control characters, backslashes, bytes that are no UTF-8, and drive letters."""
 _HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 
 
@@ -109,11 +111,9 @@ def take_fix_id(message: str) -> tuple[str, str]:
 
 def is_inside(path: str) -> bool:
     """Tell whether a relative POSIX path stays in its tree, can be printed, and is no business of git's."""
-    if not path or path.startswith("/") or "\\" in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
+    if _UNFIT.search(path):
         return False
-    if re.match(r"^[A-Za-z]:", path):
-        return False
-    return all(part not in ("", ".", "..") and part.lower() != ".git" for part in path.split("/"))
+    return not any(part in ("", ".", "..") or part.lower() == ".git" for part in path.split("/"))
 
 
 def hunk_at(data: bytes, path: str, line: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from seatrial.model.errors import UnsupportedError
+from seatrial.model.errors import CommandError, DiskError, UnsupportedError
 from seatrial.ports.process import Completed, run
 from seatrial.ports.trees import SourceTree
 
@@ -36,6 +36,12 @@ BASE_SETTING = "seatrial.base"
 
 ATTRIBUTES = b"* -text !eol -ident -filter -working-tree-encoding !diff !merge !export-ignore !export-subst\n"
 """Overrides a tree's own .gitattributes: bytes stay bytes, and hunk headers do not depend on the file type."""
+
+_DISK = re.compile(
+    rb"No space left|Out of diskspace|quota exceeded|Read-only file system|permission denied|insufficient permission",
+    re.I,
+)
+"""What git says when it cannot write."""
 
 _SETTINGS = {
     "core.autocrlf": "false",
@@ -113,7 +119,14 @@ def run_git(
         "LC_ALL": "C",
         **env,
     }
-    return run(["git", *settings, *args], timeout=LIMIT, cwd=cwd, env=surroundings, stdin=stdin, check=check)
+    done = run(["git", *settings, *args], timeout=LIMIT, cwd=cwd, env=surroundings, stdin=stdin, check=False)
+    if done.status == 0 or (done.status == 1 and not check and not _DISK.search(done.stderr)):
+        return done
+    said = done.stderr.decode(errors="replace").strip()
+    first = said.partition("\n")[0]
+    if _DISK.search(done.stderr):
+        raise DiskError("git could not write", why=first, do="make room, or mend the folder's owner and mode")
+    raise CommandError(f"git ended with status {done.status}", why=first, status=done.status, output=said)
 
 
 def need_git() -> None:

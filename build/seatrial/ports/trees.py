@@ -19,7 +19,7 @@ from typing import Protocol
 from seatrial.model.errors import IntegrityError, UsageError
 from seatrial.model.patches import is_inside
 from seatrial.model.tree import Tree
-from seatrial.ports.files import CHUNK, sha256_file
+from seatrial.ports.files import sha256_file
 
 SKIPPED_FOLDERS = frozenset({".git", "__pycache__", ".venv", "node_modules"})
 """Folder names that a work tree may hold and that are no part of vLLM's source."""
@@ -201,13 +201,13 @@ class TarTree:
             top = ""
             for info in archive:
                 name = _member(self._path, info.name)
+                end = info.offset_data + (info.size if info.isfile() else 0)
                 if info.issym() or info.islnk():
                     raise _refused(self._path, name, "is a link")
                 if not info.isfile():
                     if info.isdir():
                         continue
                     raise _refused(self._path, name, "is a device")
-                end = info.offset_data + info.size
                 folder, _, below = name.partition("/")
                 if not below or folder != (top or folder):
                     raise _refused(self._path, name, "is not below the one top folder")
@@ -216,8 +216,9 @@ class TarTree:
                 if below in self._members:
                     raise _refused(self._path, name, "is there twice")
                 self._members[below] = (data[info.offset_data : end], bool(info.mode & stat.S_IXUSR))
-        if not data[end:].strip(b"\0") and len(data) - end < 2 * tarfile.BLOCKSIZE:
-            raise EOFError("the end mark is cut off")
+        # tarfile takes a broken header for the end of the archive
+        if data[end:].strip(b"\0") or len(data) - end < 2 * tarfile.BLOCKSIZE:
+            raise EOFError("it does not end with the end mark")
 
     @property
     def origin(self) -> str:
@@ -246,13 +247,8 @@ class TarTree:
 
 
 def _plain_bytes(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        packed = stream.read(2) == b"\x1f\x8b"
-        stream.seek(0)
-        if not packed:
-            return stream.read()
-        with gzip.GzipFile(fileobj=stream) as unpacked:
-            return b"".join(iter(lambda: unpacked.read(16 * CHUNK), b""))
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
 
 def _member(archive: Path, name: str) -> str:

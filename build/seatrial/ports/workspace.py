@@ -16,10 +16,14 @@ from seatrial.ports import git as gitport
 from seatrial.ports.console import Console
 from seatrial.ports.files import disk_errors, scratch_beside
 from seatrial.ports.git import BASE_REF, Git
+from seatrial.ports.receipts import alone
 from seatrial.ports.trees import Source
 
 FORMAT = 1
 """Part of the cache key; raise it when the same tree would be imported in another way."""
+
+IMPORT_WAIT = 120.0
+"""Seconds to wait for another process that imports the same tree."""
 
 LEFT_OUT = re.compile(r"(?:\.so(?:\.\d+)*|\.py[co]|^docs/assets/.*)$")
 """Files that no fix can change and no build reads: built libraries, byte code, the documentation's pictures."""
@@ -44,10 +48,13 @@ class Workspace:
         """
         with self.git.scratch_index() as scratch:
             scratch.run("read-tree", start)
-            exact = scratch.run(*_APPLY, stdin=patch.data, check=False)
-            if exact.status == 0:
-                return Fit(scratch.line("write-tree"))
-            merged = scratch.run(*_APPLY, "--3way", stdin=patch.data, check=False)
+            try:
+                exact = scratch.run(*_APPLY, stdin=patch.data, check=False)
+                if exact.status == 0:
+                    return Fit(scratch.line("write-tree"))
+                merged = scratch.run(*_APPLY, "--3way", stdin=patch.data, check=False)
+            except CommandError as error:  # the patch itself is broken
+                return Fit(None, error.why)
             if merged.status == 0:
                 return Fit(scratch.line("write-tree"), "by a three-way merge")
             return Fit(None, explain(patch, exact.stderr.decode(errors="replace")))
@@ -82,11 +89,17 @@ def open_workspace(source: Source, base: str, cache: Path, console: Console) -> 
         DiskError: the cache cannot be written.
     """
     gitport.need_git()
-    digest = source.digest
-    target = cache / "trees" / f"{base}-{digest[:20]}-v{FORMAT}.git"
-    known = _known(target)
-    if known:
-        return Workspace(Git(target), base, known)
+    target = cache / "trees" / f"{base}-{source.digest[:20]}-v{FORMAT}.git"
+    with disk_errors(target), alone(target.with_suffix(".lock"), f"import of vLLM {base}", wait=IMPORT_WAIT):
+        known = _known(target)
+        commit = known or _import(source, base, target, console)
+    return Workspace(Git(target), base, commit)
+
+
+def _import(source: Source, base: str, target: Path, console: Console) -> str:
+    """Import the tree into a new repository at `target`; nobody else is at it."""
+    for stale in target.parent.glob(f".{target.name}.*"):
+        shutil.rmtree(stale)  # left by a process that was killed
     if target.exists():
         console.detail(f"{target} is damaged: imported again")
         shutil.rmtree(target)
@@ -95,14 +108,9 @@ def open_workspace(source: Source, base: str, cache: Path, console: Console) -> 
     paths = tuple(path for path in tree.paths() if not LEFT_OUT.search(path))
     with scratch_beside(target) as scratch:
         made = gitport.init(scratch / "repository")
-        commit = gitport.import_tree(made, tree, paths, f"vLLM {base}\n\nTree: sha256:{digest}\n")
-        with disk_errors(target):
-            try:
-                made.git_dir.rename(target)
-            except OSError:
-                if not _known(target):  # another process may have been faster
-                    raise
-    return Workspace(Git(target), base, commit)
+        commit = gitport.import_tree(made, tree, paths, f"vLLM {base}\n\nTree: sha256:{source.digest}\n")
+        made.git_dir.rename(target)
+    return commit
 
 
 def _known(target: Path) -> str:
