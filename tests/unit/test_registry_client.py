@@ -14,7 +14,7 @@ import pytest
 from seatrial.model.errors import IntegrityError, RegistryError, UsageError
 from seatrial.ports.registry import Manifest, Registry, digest_of_bytes
 from seatrial.ports.registry_http import TRIES, Target, parse_target
-from seatrial.ports.registry_login import Login, read_login
+from seatrial.ports.registry_login import Login, config_folder, read_login
 
 REMOTE = Target("registry.example.org", "team/vllm")
 LOCAL = Target("localhost:5000", "vllm")
@@ -188,6 +188,7 @@ def test_a_connection_that_breaks_is_tried_again_and_then_given_up() -> None:
 
     with pytest.raises(RegistryError) as caught:
         registry(answer).tags()
+    assert caught.value.what.endswith("did not list its tags")
     assert "connection refused" in caught.value.why
 
 
@@ -313,6 +314,22 @@ def test_no_repository_has_no_tags() -> None:
     assert registry(lambda request: httpx.Response(200, json={"tags": None})).tags() == []
 
 
+def test_a_blob_that_lies_elsewhere_is_followed_without_the_login() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if request.url.host != REMOTE.host:
+            return httpx.Response(200, content=DATA)
+        if "authorization" not in request.headers:
+            return httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+        return httpx.Response(307, headers={"Location": "https://storage.example.net/blob"})
+
+    assert registry(answer, login=Login("user", "word")).small_blob(BLOB) == DATA
+    assert seen[-1].url.host == "storage.example.net"
+    assert "authorization" not in seen[-1].headers
+
+
 # -- uploads
 
 
@@ -407,6 +424,7 @@ def test_a_token_is_fetched_with_the_login_and_kept() -> None:
     client = registry(guarded("https://auth.example.org/token", seen), login=Login("user", "word"))
     assert client.manifest("a") is None
     assert client.manifest("b") is None
+    assert client.manifest("c") is None
     (asked,) = seen
     assert dict(asked.url.params) == {"service": "reg", "scope": "repository:team/vllm:pull,push"}
     assert asked.headers["authorization"] == "Basic " + base64.b64encode(b"user:word").decode()
@@ -478,6 +496,21 @@ def test_a_malformed_login_is_one_clear_error(tmp_path: Path, data: object) -> N
     with pytest.raises(RegistryError) as caught:
         read_login("h", config(tmp_path, data))
     assert "docker login h" in caught.value.do
+
+
+def test_dockers_configuration_is_looked_for_where_docker_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "there"))
+    assert config_folder() == tmp_path / "there"
+    monkeypatch.delenv("DOCKER_CONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert config_folder() == tmp_path / ".docker"
+
+
+def test_the_login_of_dockers_own_registry_has_a_key_of_its_own(tmp_path: Path) -> None:
+    auth = base64.b64encode(b"user:word").decode()
+    config(tmp_path, {"auths": {"https://index.docker.io/v1/": {"auth": auth}}})
+    assert read_login("docker.io", tmp_path) == Login("user", "word")
+    assert read_login("elsewhere.example.org", tmp_path) is None
 
 
 def test_the_digest_of_bytes_is_sha256() -> None:

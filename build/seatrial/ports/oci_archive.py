@@ -42,10 +42,6 @@ class OciArchive:
                 f"the image archive {path.name} cannot be read", why=str(error), do="delete it and run the same again"
             ) from None
 
-    def has(self, digest: str) -> bool:
-        """Tell whether the archive holds a blob."""
-        return digest in self._places
-
     def size(self, digest: str) -> int:
         """Return a blob's size in bytes."""
         if digest not in self._places:
