@@ -32,6 +32,8 @@ class FakeIndex:
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     host: str = HOST
     ranges: bool = True
+    state_length: bool = True
+    """Whether answers with a file say how long it is."""
     as_html: bool = False
     state_hashes: bool = True
     state_sizes: bool = True
@@ -108,7 +110,8 @@ class FakeIndex:
                 return Answer(416, {"Content-Range": f"bytes */{total}", "Content-Length": "0"})
             data, status = data[start : end + 1], 206
             headers["Content-Range"] = f"bytes {start}-{end}/{total}"
-        headers["Content-Length"] = str(len(data))
+        if self.state_length:
+            headers["Content-Length"] = str(len(data))
         cut = self.cuts.pop(0) if self.cuts else -1
         return Answer(status, headers, data if cut < 0 else data[:cut], cut >= 0)
 

@@ -227,6 +227,20 @@ def test_breaks_that_bring_nothing_end_after_the_retries_and_leave_the_part(benc
     assert bench.get().read_bytes() == DATA
 
 
+def test_any_number_of_breaks_is_borne_while_bytes_come(bench: Bench) -> None:
+    bench.fake.cuts = [1000] * 10 + [-1]
+    assert bench.get().read_bytes() == DATA
+    assert len(bench.fake.asked("/files/")) == 11
+
+
+def test_a_shorter_file_of_unsaid_length_ends_after_the_retries(bench: Bench) -> None:
+    bench.fake.lie_about[WHEEL] = b"y" * 1000
+    bench.fake.state_length = False
+    with pytest.raises(FetchError, match=r"could not be fetched"):
+        bench.get(size=len(DATA))
+    assert len(bench.fake.asked("/files/")) == 3
+
+
 def test_a_server_without_ranges_starts_again_and_that_is_said(bench: Bench) -> None:
     bench.fake.ranges = False
     bench.leave_part(DATA[:7000])

@@ -107,12 +107,13 @@ def _complete(
         return _copy(job, advance, have)
     state = _State(job, hasher, have)
     failures = 0
+    furthest = state.have
     while True:
-        before = state.have
         try:
             state.pull(session, advance, say, stop)
         except _Broken as broken:
-            failures = 1 if state.have > before else failures + 1
+            failures = 1 if state.have > furthest else failures + 1
+            furthest = max(furthest, state.have)
             if failures > session.retries or "CERTIFICATE" in str(broken):
                 raise FetchError(
                     f"{job.filename} could not be fetched", why=f"{masked(job.url)}: {broken}", do=advice(str(broken))
