@@ -310,6 +310,6 @@ def test_a_damaged_import_is_made_again(lab: Lab) -> None:
     (pack,) = packs.glob("*.pack")
     data = pack.read_bytes()
     pack.chmod(0o644)
-    pack.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
+    pack.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
     assert lab.kinds() == {"bug": VerdictKind.APPLIES}
     assert "is damaged" in lab.said.getvalue()

@@ -143,17 +143,31 @@ def test_line_ends_binary_files_and_new_files_come_back(tmp_path: Path) -> None:
     assert (tmp_path / "tree" / KERNEL).read_bytes().count(b"\r") == 0
 
 
+def test_a_renamed_file_is_exported_as_removed_and_added(tmp_path: Path) -> None:
+    def change(root: Path) -> None:
+        CURE(root)
+        (root / "vllm/other.py").rename(root / "vllm/renamed.py")
+
+    patch = make_patch(tmp_path / "author", PRISTINE, change)
+    patched = laid(tmp_path, patch)
+    assert (patched.added, patched.removed) == (("vllm/renamed.py",), ("vllm/other.py",))
+    assert exported(tmp_path) == (patch, False)
+
+
 def test_the_users_git_configuration_changes_nothing(
     tmp_path: Path, hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = make_patch(tmp_path / "author", PRISTINE, CURE)
     calm = laid(tmp_path / "calm", patch)
+    who = fixlab.git(tmp_path / "calm/tree", "log", "-1", "--format=%an %cn %ce %ct").decode()
+    assert who == "Ann Author seatrial seatrial@localhost 946684800\n"
     under(hostile, monkeypatch, tmp_path / "author" / ".git")
     before = sorted(path.name for path in (tmp_path / "author" / ".git").rglob("*"))
     stormy = laid(tmp_path / "stormy", patch)
     assert (stormy.commit, stormy.base_commit) == (calm.commit, calm.base_commit)
     assert exported(tmp_path / "stormy") == (patch, False)
     assert not (hostile / "hook-ran").exists()
+    assert str(tmp_path) not in (tmp_path / "stormy/tree/.git/config").read_text()
     assert sorted(path.name for path in (tmp_path / "author" / ".git").rglob("*")) == before
 
 

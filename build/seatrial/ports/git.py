@@ -44,8 +44,6 @@ _DISK = re.compile(
 """What git says when it cannot write."""
 
 _SETTINGS = {
-    "core.autocrlf": "false",
-    "core.attributesFile": os.devnull,
     "core.excludesFile": os.devnull,
     "core.quotePath": "false",
     "core.compression": "1",

@@ -212,7 +212,7 @@ def _apply(git: Git, loaded: LoadedFix, row: Verdict, console: Console) -> Appli
     )
 
 
-_AM = ("am", "--quiet", "--3way", "--keep", "--keep-cr", "--whitespace=nowarn", "--no-gpg-sign")
+_AM = ("am", "--quiet", "--3way", "--keep", "--keep-cr")
 
 
 def _all_silent(root: Path, series: LoadedSeries, applied: Sequence[AppliedFix]) -> None:
