@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seatrial.model.errors import DiskError, IntegrityError, RefusedError, RegistryError
+from seatrial.model.errors import DiskError, IntegrityError, RefusedError, RegistryError, SeatrialError
 from seatrial.model.names import REVISION_LABEL, choose_revision, existing_revisions
 from seatrial.ports import registry_http
 from seatrial.ports.console import Console
@@ -345,8 +345,8 @@ def _race(host: str, image: SmallImage, tmp_path: Path, gate: Any, results: Any)
         try:
             name(image, 1, registry, tmp_path)
             results.put((image.digest, "named"))
-        except RefusedError as error:
-            results.put((image.digest, error.what))
+        except SeatrialError as error:
+            results.put((image.digest, str(error)))
 
 
 def test_of_two_builds_that_want_one_number_exactly_one_gets_it(tmp_path: Path) -> None:
@@ -487,6 +487,16 @@ echo '{{"ServerURL": "{host}", "Username": "user", "Secret": "word"}}'
         assert read_login("elsewhere.example.org", tmp_path) is None
         with client(host, read_login(host, tmp_path)) as registry:
             assert push(image, registry).sent == image.size
+
+
+def test_a_helpers_identity_token_is_told_from_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"credHelpers": {"h": "test"}, "credsStore": "missing-here"}))
+    helper = tmp_path / "docker-credential-test"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for user, login in (("<token>", Login(identity_token="secret")), ("user", Login("user", "secret"))):
+        helper.write_text(f"""#!/bin/sh\necho '{{"Username": "{user}", "Secret": "secret"}}'\n""")
+        helper.chmod(0o755)
+        assert read_login("h", tmp_path) == login
 
 
 def test_a_credential_helper_that_fails_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

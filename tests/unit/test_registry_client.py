@@ -446,6 +446,26 @@ def test_a_login_is_never_sent_in_the_clear_over_a_network() -> None:
     assert seen == []
 
 
+@pytest.mark.parametrize("realm", ["ftp://localhost/token", "", "file:///token"])
+def test_a_realm_that_is_no_web_address_is_refused(realm: str) -> None:
+    client = registry(guarded(realm, []), target=LOCAL, login=Login("user", "word"))
+    with pytest.raises(RegistryError, match=f"cannot be trusted: {realm or 'none'}"):
+        client.manifest("a")
+
+
+def test_a_registry_on_loopback_may_have_its_token_service_there() -> None:
+    seen: list[httpx.Request] = []
+    client = registry(guarded("http://localhost:5001/token", seen), target=LOCAL, login=Login("user", "word"))
+    assert client.manifest("a") is None
+    assert len(seen) == 1
+
+
+def test_a_challenge_of_an_unknown_kind_is_a_missing_login() -> None:
+    headers = {"WWW-Authenticate": 'Negotiate realm="x"'}
+    with pytest.raises(RegistryError, match="does not let this user in"):
+        registry(lambda request: httpx.Response(401, headers=headers), login=Login("user", "word")).manifest("a")
+
+
 def test_a_refused_login_says_what_to_do_and_not_the_password() -> None:
     seen: list[httpx.Request] = []
     client = registry(guarded("https://auth.example.org/token", seen, token=None), login=Login("user", "word"))
