@@ -144,9 +144,7 @@ def init(git_dir: Path, *, work_tree: Path | None = None) -> Git:
     info = git_dir / "info"
     info.mkdir(exist_ok=True)
     (info / "attributes").write_bytes(ATTRIBUTES)
-    git = Git(git_dir, work_tree)
-    git.run("config", "core.autocrlf", "false")
-    return git
+    return Git(git_dir, work_tree)
 
 
 def import_tree(git: Git, tree: SourceTree, paths: tuple[str, ...], message: str) -> str:
