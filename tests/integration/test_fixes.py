@@ -279,7 +279,7 @@ def test_a_folder_with_other_things_is_refused(lab: Lab) -> None:
 def test_what_a_killed_import_left_is_cleared(lab: Lab) -> None:
     lab.fix("bug")
     lab.kinds()
-    (repository,) = lab.cache.glob("trees/*.git")
+    (repository,) = lab.cache.glob("git/*.git")
     stale = repository.with_name(f".{repository.name}.abc")
     repository.rename(stale)
     assert lab.kinds() == {"bug": VerdictKind.APPLIES}
@@ -296,8 +296,8 @@ def test_a_full_disk_is_said_and_leaves_nothing(lab: Lab) -> None:
     try:
         with pytest.raises(DiskError):
             lab.apply()
-        assert not list(lab.cache.glob("trees/*.git"))
-        assert not list(lab.cache.glob("trees/.*.git.*"))
+        assert not list(lab.cache.glob("git/*.git"))
+        assert not list(lab.cache.glob("git/.*.git.*"))
     finally:
         subprocess.run(["umount", str(lab.cache)], check=True)
     assert not lab.out.exists()
@@ -306,7 +306,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(lab: Lab) -> None:
 def test_a_damaged_import_is_made_again(lab: Lab) -> None:
     lab.fix("bug")
     lab.kinds()
-    (packs,) = lab.cache.glob("trees/*/objects/pack")
+    (packs,) = lab.cache.glob("git/*/objects/pack")
     (pack,) = packs.glob("*.pack")
     data = pack.read_bytes()
     pack.chmod(0o644)

@@ -89,7 +89,7 @@ def open_workspace(source: Source, base: str, cache: Path, console: Console) -> 
         DiskError: the cache cannot be written.
     """
     gitport.need_git()
-    target = cache / "trees" / f"{base}-{source.digest[:20]}-v{FORMAT}.git"
+    target = cache / "git" / f"{base}-{source.digest[:20]}-v{FORMAT}.git"
     with disk_errors(target), alone(target.with_suffix(".lock"), f"import of vLLM {base}", wait=IMPORT_WAIT):
         known = _known(target)
         commit = known or _import(source, base, target, console)
