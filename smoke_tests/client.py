@@ -1,0 +1,147 @@
+"""Requests to an OpenAI-compatible server, each with a limit, and what their answers hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from smoke_tests.servers import LimitError, TrialError
+
+TOP = 5
+"""Log probabilities that are asked for a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answered completion: token ids, and log probabilities by token id, per step."""
+
+    text: str
+    tokens: list[int]
+    top: list[dict[int, float]]
+    finish: str
+
+
+class Client:
+    """Speaks HTTP to one server; proxies of the environment are not used."""
+
+    def __init__(self, url: str, model: str, limit: float) -> None:
+        self.model = model
+        self._limit = limit
+        limits = httpx.Limits(max_connections=128, max_keepalive_connections=0)
+        self._http = httpx.Client(base_url=url, timeout=limit, limits=limits, trust_env=False)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def get(self, path: str) -> httpx.Response:
+        """Return the answer to a GET, whatever its status."""
+        with http_errors(path, self._limit):
+            return self._http.get(path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON answer to a POST; raises TrialError unless the status is 200."""
+        with http_errors(path, self._limit):
+            response = self._http.post(path, json={"model": self.model, **body})
+        if response.status_code != httpx.codes.OK:
+            raise TrialError(f"{path} answered HTTP {response.status_code}: {message_of(response.text)}")
+        try:
+            return dict(response.json())
+        except ValueError:
+            raise TrialError(f"{path} answered 200 with something that is not JSON: {response.text[:200]!r}") from None
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the events of a streamed answer up to its end mark."""
+        with (
+            http_errors(path, self._limit),
+            self._http.stream("POST", path, json={"model": self.model, "stream": True, **body}) as response,
+        ):
+            if response.status_code != httpx.codes.OK:
+                text = response.read().decode(errors="replace")
+                raise TrialError(f"{path} (streamed) answered HTTP {response.status_code}: {message_of(text)}")
+            for line in response.iter_lines():
+                if not line.startswith("data: "):
+                    continue
+                if line == "data: [DONE]":
+                    return
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    raise TrialError(f"{path} broke off: {message_of(line.removeprefix('data: '))}")
+                yield event
+        raise TrialError(f"{path} (streamed) ended without its end mark")
+
+    def complete(self, prompt: str | Sequence[int], count: int, **more: Any) -> dict[str, Any]:
+        """Return the one choice of a greedy completion of exactly `count` tokens."""
+        body = {"prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True, **more}
+        return choice_of(self.post("/v1/completions", body))
+
+    def answer(self, prompt: Sequence[int], count: int) -> Answer:
+        """Return a greedy completion with token ids and log probabilities."""
+        found = self.complete(prompt, count, logprobs=TOP, return_tokens_as_token_ids=True)
+        values = found.get("logprobs") or {}
+        if not values.get("tokens") or not values.get("top_logprobs"):
+            raise TrialError("the completion holds no log probabilities although they were asked for")
+        return Answer(
+            text=found["text"],
+            tokens=[token_id(token) for token in values["tokens"]],
+            top=[{token_id(token): value for token, value in step.items()} for step in values["top_logprobs"]],
+            finish=str(found.get("finish_reason")),
+        )
+
+    def answers(self, requests: Sequence[tuple[Sequence[int], int]]) -> list[Answer]:
+        """Return the answers to many requests that are all under way at the same time."""
+        pool = ThreadPoolExecutor(max_workers=len(requests))
+        try:
+            return list(pool.map(lambda request: self.answer(*request), requests))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class http_errors:  # noqa: N801 (used like a function)
+    """Turn what httpx raises into a case's reason."""
+
+    def __init__(self, path: str, limit: float) -> None:
+        self._path = path
+        self._limit = limit
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise TrialError or LimitError for an error of the connection."""
+        if isinstance(error, httpx.TimeoutException):
+            raise LimitError(f"{self._path} was not answered within {self._limit:.0f} s") from None
+        if isinstance(error, httpx.HTTPError):
+            raise TrialError(f"{self._path} was not answered: {type(error).__name__}: {error}") from None
+
+
+def choice_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the only choice of an answer."""
+    choices = body.get("choices") or []
+    if len(choices) != 1:
+        raise TrialError(f"{len(choices)} choices were answered instead of one")
+    return dict(choices[0])
+
+
+def token_id(token: str) -> int:
+    """Return the id in a token written as `token_id:17`."""
+    mark, _, number = token.partition(":")
+    if mark != "token_id" or not number.isdigit():
+        raise TrialError(f"a token is written as {token!r} although its id was asked for")
+    return int(number)
+
+
+def message_of(text: str) -> str:
+    """Return the message of an error body, on one line."""
+    try:
+        data = json.loads(text)
+        data = data.get("error", data)
+        text = str(data.get("message", data)) if isinstance(data, dict) else str(data)
+    except (ValueError, AttributeError):
+        pass
+    return " ".join(text.split())[:300]

@@ -1,0 +1,157 @@
+"""One run: which server is up, what its cases may use, and what is kept when a case goes wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smoke_tests import logs
+from smoke_tests.client import Client
+from smoke_tests.models.recipes import folder_sha256, write_model
+from smoke_tests.profiles import Group, Plan
+from smoke_tests.results import Results
+from smoke_tests.servers import Server, SetupError, TrialError
+from smoke_tests.subjects import Subject
+
+SERVED = "seatrial-{model}"
+"""Name under which a tiny model is served."""
+
+GOLDEN = Path(__file__).parent / "models" / "golden"
+
+
+def read_golden(model: str) -> dict[str, Any]:
+    """Return the golden answers of a model."""
+    return dict(json.loads((GOLDEN / f"{model}.json").read_text(encoding="utf-8")))
+
+
+@dataclass
+class Running:
+    """The server of one group, and what its cases share."""
+
+    group: Group
+    plan: Plan
+    server: Server
+    client: Client
+    golden: Mapping[str, Any] | None
+    """None where a server that is not ours serves another model."""
+    base: str
+    down: str = ""
+    """Why the server cannot be used any more."""
+    measured: dict[str, Any] = field(default_factory=dict)
+    """Numbers of the current case."""
+
+    @property
+    def tolerance(self) -> dict[str, float]:
+        """Return the allowed differences of log probabilities for the group's data type."""
+        assert self.golden is not None
+        return dict(self.golden["tolerance"][self.group.dtype])
+
+    def prompt(self, name: str = "sea") -> list[int]:
+        """Return the token ids of a golden prompt; plain small ids where the model is another."""
+        return list(self.golden["answers"][name]["ids"]) if self.golden else list(range(100, 112))
+
+    def look(self) -> str:
+        """Note whether the server still lives, and return why not."""
+        if not self.down and (code := self.server.exit_code()) is not None:
+            self.down = f"the server ended with exit code {code}"
+        return self.down
+
+
+class Trial:
+    """Starts at most one server at a time and leaves nothing behind."""
+
+    def __init__(self, plan: Plan, subject: Subject, results: Results, *, read_only: bool) -> None:
+        self.plan = plan
+        self.subject = subject
+        self.results = results
+        self._read_only = read_only
+        self._running: Running | None = None
+        self._ended: dict[str, str] = {}
+        self._scratch: Path | None = None
+
+    def running(self, group: Group) -> Running:
+        """Return the server of a group, started when it is not yet."""
+        if self._running is None or self._running.group.name != group.name:
+            self.finish_group()
+            self._running = self._start(group)
+        return self._running
+
+    def finish_group(self) -> None:
+        """End the current server."""
+        if self._running is not None:
+            self._running.client.close()
+            self._running.server.close()
+            self._running = None
+
+    def close(self) -> None:
+        """End the current server and remove the models."""
+        self.finish_group()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def why_down(self, group: Group) -> str:
+        """Return why a group's server cannot be used, or an empty text."""
+        if self._running is not None and self._running.group.name == group.name:
+            return self._running.look()
+        return ""
+
+    def keep_evidence(self, group: Group, *, stacks: bool) -> str:
+        """Keep the log's end (and stacks) of a group's server, and return the line that says why."""
+        running = self._running
+        if running is None or running.group.name != group.name or not running.server.ours:
+            return ""
+        log = running.server.log()
+        found = running.server.stacks(self.plan.limits.stacks) if stacks else ""
+        self.results.keep(group.name, logs.tail(log), found)
+        return logs.telling_line(log)
+
+    def _start(self, group: Group) -> Running:
+        name = SERVED.format(model=group.model)
+        model = self._model(group.model)
+        server = self.subject.server(
+            group.name,
+            model,
+            ["--served-model-name", name, *group.flags],
+            self.plan.environment,
+            device=self.plan.device,
+            read_only=self._read_only or group.read_only,
+        )
+        golden: Mapping[str, Any] | None = read_golden(group.model)
+        server.start()
+        if not server.ours:
+            served = served_names(server.url)
+            if name not in served:
+                name, golden = served[0], None
+        client = Client(server.url, name, self.plan.limits.request)
+        return Running(group, self.plan, server, client, golden, self.subject.base)
+
+    def _model(self, name: str) -> Path:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="seatrial-smoke-models-"))
+            self._scratch.chmod(0o755)
+        folder = self._scratch / name
+        if not folder.exists():
+            write_model(name, folder)
+        if folder_sha256(folder) != read_golden(name)["model_sha256"]:
+            raise SetupError(f"the recipe of {name} no longer makes the model that its golden answers are for")
+        return folder
+
+
+def served_names(url: str) -> list[str]:
+    """Return the names of the models that a server serves."""
+    client = Client(url, "", 30)
+    try:
+        names = [str(entry["id"]) for entry in client.get("/v1/models").json()["data"]]
+    except (TrialError, ValueError, KeyError) as error:
+        raise SetupError(f"{url} does not list its models: {error}") from None
+    finally:
+        client.close()
+    if not names:
+        raise SetupError(f"{url} serves no model")
+    return names
