@@ -12,6 +12,7 @@ from seatrial.ports import files as files_port
 from seatrial.ports.cache import Cache
 from seatrial.ports.console import Console
 from seatrial.ports.index import Found, Index, Pin, Target, Wanted
+from seatrial.ports.parallel import in_parallel
 from seatrial.ports.pip_config import PipConfig
 from tests.fakeindex import FakeIndex, transport
 
@@ -348,3 +349,16 @@ def test_urls_are_shown_without_credentials() -> None:
     assert (
         Found("d", "1", "d-1.whl", "https://u:secret@h.example/d-1.whl", None).shown == "https://****@h.example/d-1.whl"
     )
+
+
+def test_after_an_error_nothing_new_begins() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> None:
+        begun.append(item)
+        if item == 2:
+            raise FetchError("two")
+
+    with pytest.raises(FetchError, match=r"two"):
+        in_parallel(work, range(500), 1)
+    assert begun == [0, 1, 2]

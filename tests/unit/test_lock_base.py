@@ -222,6 +222,13 @@ def test_an_unknown_base_is_said_with_those_that_exist(version: str) -> None:
         load_base(BASES, version)
 
 
+def test_a_version_does_not_lead_out_of_the_folder(base: FakeBase, tmp_path: Path) -> None:
+    write_lock(lock(base.publish()), tmp_path / "x.toml")
+    (tmp_path / "bases").mkdir()
+    with pytest.raises(UsageError, match=r"there is no base '\.\./x'"):
+        load_base(tmp_path / "bases", "../x")
+
+
 @pytest.mark.parametrize("version", ["0.15.1", "0.28.0"])
 def test_the_committed_locks_are_what_the_command_wrote(version: str, tmp_path: Path) -> None:
     read = load_base(BASES, version)

