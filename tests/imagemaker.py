@@ -201,7 +201,7 @@ def good_labels() -> dict[str, str]:
         f"org.opencontainers.image.{name}": "something"
         for name in ("title", "version", "revision", "source", "created", "licenses")
     }
-    return {**standard, "seatrial.base.version": "0.28.0", "seatrial.fixes": "gdn-state-dtype=applies"}
+    return {**standard, "org.seatrial.base.version": "0.28.0", "org.seatrial.fixes": "gdn-state-dtype=applies"}
 
 
 def good_expectation(**changes: Any) -> Expectation:
@@ -216,7 +216,7 @@ def good_expectation(**changes: Any) -> Expectation:
         "distributions": {"vllm": "0.28.0+cpu.st1", "torch": "2.13.0", "filelock": "3.16.1"},
         "patched": {"vllm/model.py": hashlib.sha256(PATCHED).hexdigest()},
         "removed": ("vllm/gone.py",),
-        "labels": {"seatrial.base.version": "0.28.0", "seatrial.fixes": "gdn-state-dtype=applies"},
+        "labels": {"org.seatrial.base.version": "0.28.0", "org.seatrial.fixes": "gdn-state-dtype=applies"},
         "environment": {"VLLM_ROW": "1"},
         "entrypoint": ("vllm", "serve"),
         "over_wheels_mb": 1,

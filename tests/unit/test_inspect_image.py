@@ -178,11 +178,11 @@ FAULTS: list[tuple[str, str, Seed]] = [
         at(f"{SITE}/vllm/_version.py", "version = '0.28.0'\ncommit_id = 'gdeadbeef'\n"),
     ),
     ("version", "does not say a version", without(f"{SITE}/vllm/_version.py")),
-    ("labels", "label seatrial.base.version says '0.27.0'", label("seatrial.base.version", "0.27.0")),
+    ("labels", "label org.seatrial.base.version says '0.27.0'", label("org.seatrial.base.version", "0.27.0")),
     (
         "labels",
-        "label seatrial.fixes is missing",
-        lambda i: i.change(labels={k: v for k, v in good_labels().items() if k != "seatrial.fixes"}),
+        "label org.seatrial.fixes is missing",
+        lambda i: i.change(labels={k: v for k, v in good_labels().items() if k != "org.seatrial.fixes"}),
     ),
     ("labels", "org.opencontainers.image.source is missing or empty", label("org.opencontainers.image.source", "")),
     ("environment", "VLLM_ROW is '0'", variable("VLLM_ROW", "0")),
@@ -319,6 +319,16 @@ def test_a_stream_that_stops_early_is_an_engine_error(cut: int) -> None:
     images = MemoryImages(cut=cut)
     with pytest.raises(EngineError, match="could not be read to its end"):
         inspected(images, good_expectation())
+
+
+def test_bytecode_of_a_wheel_is_the_wheels_and_other_bytecode_is_not() -> None:
+    images = MemoryImages()
+    images.disk.add(f"{SITE}/torch/__pycache__/__init__.cpython-311.pyc", bytes(5_000_000))
+    case = case_of(inspected(images, good_expectation()), "size")
+    assert case.outcome is Outcome.PASSED
+    assert case.measured["bytecode_mb"] == 5.0
+    images.disk.add(f"{SITE}/torch/__pycache__/gone.cpython-311.pyc", bytes(2_000_000))
+    assert case_of(inspected(images, good_expectation()), "size").outcome is Outcome.FAILED
 
 
 def test_a_secret_itself_is_never_repeated() -> None:

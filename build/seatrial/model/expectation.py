@@ -15,7 +15,7 @@ class Allowance(Frozen):
     check: Identifier
     """Name of the check that asks for it."""
     pattern: str = Field(min_length=1)
-    """Shell pattern over the subject that the check names: a path, `path -> soname`, `name: requirement`."""
+    """Shell pattern over the subject that the check names: a path, `path -> soname`, `name: required name`."""
     why: str = Field(min_length=1)
     """The reason; it stands in the report beside what it excused."""
 

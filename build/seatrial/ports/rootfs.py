@@ -16,6 +16,9 @@ from seatrial.ports.elf import MAGIC, Elf, read_elf
 CHUNK = 1 << 20
 """Bytes read at a time."""
 
+BUFFER = 32 << 10
+"""Bytes that tarfile asks for at once; it copies the rest of this buffer at every header, so it must not be large."""
+
 SMALL = 32 << 20
 """ELF files up to this size are held in memory while they are read; larger ones pass through a temporary file."""
 
@@ -123,7 +126,7 @@ def read_rootfs(chunks: Iterable[bytes], wants: Wants) -> RootFs:
     stream = _Stream(chunks)
     why = ""
     try:
-        with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", bufsize=CHUNK) as tar:
+        with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", bufsize=BUFFER) as tar:
             for member in tar:
                 _take(root, tar, member, wants)
                 cast(Any, tar).members.clear()  # an image has tens of thousands; nothing goes back to them

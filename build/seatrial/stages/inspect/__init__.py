@@ -2,5 +2,6 @@
 
 from seatrial.stages.inspect.image import inspect_image
 from seatrial.stages.inspect.table import CASES, CHECKS
+from seatrial.stages.inspect.wheel import WHEEL_CHECKS, inspect_wheel
 
-__all__ = ["CASES", "CHECKS", "inspect_image"]
+__all__ = ["CASES", "CHECKS", "WHEEL_CHECKS", "inspect_image", "inspect_wheel"]

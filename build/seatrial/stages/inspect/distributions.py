@@ -48,7 +48,7 @@ def check_requirements(image: Image) -> Found:
         for need in _applying(one.requirements, extras.get(one.name, frozenset()), python.markers):
             count += 1
             trouble = _unmet(python, need)
-            if trouble and not excused.allows(f"{one.name}: {need}"):
+            if trouble and not excused.allows(f"{one.name}: {canonicalize_name(need.name)}"):
                 problems.append(f"{one.name} {one.version} requires {need}: {trouble}")
     if python.vllm is None:
         problems.insert(0, "no distribution in the image brings vllm/")
@@ -152,8 +152,8 @@ def _assigned(text: str, name: str) -> str | None:
 
 def _record_problems(image: Image, one: Distribution, excused: Excused) -> Iterator[str]:
     for line in one.record:
-        if not line.sha256:
-            continue
+        if not line.sha256 or line.path.endswith(".pyc"):
+            continue  # bytecode is made anew at installation; its source is checked
         entry = image.root.at(line.path)
         if entry is None:
             trouble = f"{line.path} is in the RECORD of {one.name} and missing"

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.ports.images import ImageFacts
-from seatrial.ports.rootfs import Entry, RootFs
+from seatrial.ports.rootfs import RootFs
 
 _SITE = re.compile(r"^(?P<prefix>.*)/lib(?:64)?/python(?P<version>3(?:\.\d+)?)/(?:site|dist)-packages$")
 
@@ -205,10 +205,3 @@ def _library_version(root: RootFs) -> str:
     """Return the version of the system's own Python, for Debian's folder that is named after `python3` alone."""
     names = (posixpath.basename(path) for path in root.entries if path.startswith("/usr/lib/python3."))
     return next((name.removeprefix("python") for name in names if re.fullmatch(r"python3\.\d+", name)), "")
-
-
-def installed_bytes(root: RootFs, distribution: Distribution) -> int:
-    """Return the bytes that a distribution's recorded files take, each real file once."""
-    paths = {line.path for line in distribution.record}
-    entries: list[Entry] = [entry for path in paths if (entry := root.entries.get(path)) is not None]
-    return sum(entry.size for entry in entries)

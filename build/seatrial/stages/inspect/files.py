@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seatrial.ports.rootfs import Entry
-from seatrial.stages.inspect.environment import installed_bytes
 from seatrial.stages.inspect.subject import Found, Image, want
 
 MB = 1_000_000
@@ -52,6 +51,8 @@ LEFTOVERS = (
 )
 """Files are reported under the first kind that fits. What an installed wheel ships itself is that wheel's business."""
 
+_BYTECODE = re.compile(r"^(?P<folder>.*)/__pycache__/(?P<name>[^/]+?)\.[a-z]+-\d+(?:\.opt-\d)?\.pyc$")
+
 KNOWN_SET_ID = (
     r"^/usr/bin/(?:chage|chfn|chsh|expiry|gpasswd|mount|newgrp|passwd|su|umount)$",
     r"^/usr/sbin/unix_chkpwd$",
@@ -93,14 +94,23 @@ def check_set_id(image: Image) -> Found:
 
 
 def check_size(image: Image) -> Found:
-    """Compare the image's files with those of its installed wheels."""
-    expected = want(image)
-    wheels = sum(installed_bytes(image.root, one) for one in image.python.distributions)
-    total = sum(entry.size for entry in image.root.files())
-    over = total - wheels
+    """Compare the image's files with those of its installed wheels.
+
+    A wheel's bytecode counts as the wheel's, whoever compiled it: pip writes it into RECORD, uv does not.
+    """
+    expected, owned = want(image), image.python.owners()
+    wheels = bytecode = total = 0
+    for entry in image.root.files():
+        total += entry.size
+        if _source(entry.path) in owned:
+            bytecode += entry.size
+        elif entry.path in owned:
+            wheels += entry.size
+    over = total - wheels - bytecode
     measured = {
         "total_mb": round(total / MB, 1),
         "wheels_mb": round(wheels / MB, 1),
+        "bytecode_mb": round(bytecode / MB, 1),
         "over_wheels_mb": round(over / MB, 1),
         "budget_mb": expected.over_wheels_mb,
         "layers_mb": round(image.facts.layer_bytes / MB, 1),
@@ -140,12 +150,18 @@ def _kind(entry: Entry) -> str:
     return next((row.kind for row in LEFTOVERS if row.paths.match(entry.path)), "")
 
 
+def _source(path: str) -> str:
+    """Return the module that a file of bytecode was compiled from; nothing for another file."""
+    match = _BYTECODE.match(path)
+    return f"{match['folder']}/{match['name']}.py" if match else ""
+
+
 def _largest(image: Image) -> Iterator[tuple[str, int]]:
     """Yield the folders, three names deep, that hold most of what no wheel owns."""
     owned = image.python.owners()
     folders: dict[str, int] = {}
     for entry in image.root.files():
-        if entry.path not in owned:
+        if entry.path not in owned and _source(entry.path) not in owned:
             folder = posixpath.dirname("/" + "/".join(entry.path.split("/")[1:5]))
             folders[folder] = folders.get(folder, 0) + entry.size
     yield from sorted(folders.items(), key=lambda item: -item[1])[:4]

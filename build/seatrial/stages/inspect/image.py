@@ -7,17 +7,16 @@ import time
 from datetime import UTC, datetime
 
 from seatrial.model.expectation import Expectation
-from seatrial.model.report import Case, Device, Outcome, Report
+from seatrial.model.labels import BASE_VERSION_LABEL, PLATFORM_LABEL
+from seatrial.model.report import Device, Report
 from seatrial.ports.console import Console
 from seatrial.ports.images import Images
 from seatrial.ports.rootfs import Wants, read_rootfs
 from seatrial.stages.inspect import environment, secrets
 from seatrial.stages.inspect.allowances import COMMON
 from seatrial.stages.inspect.environment import MACHINES
-from seatrial.stages.inspect.subject import Check, Found, Image
+from seatrial.stages.inspect.subject import Image, run_check
 from seatrial.stages.inspect.table import CHECKS
-
-WITHOUT_EXPECTATION = "not run: nothing was given to compare with, so this cannot be known of the image"
 
 _UNREAD = re.compile(r"^/(?:usr/lib|lib|usr/local/cuda[^/]*|opt/rocm[^/]*|opt/intel|var)/")
 """Trees of the system whose files no distribution records, so that their digests are not needed."""
@@ -40,15 +39,15 @@ def inspect_image(image: str, expected: Expectation | None, images: Images, cons
     started = datetime.now(UTC)
     begun = time.monotonic()
     subject = _open(image, expected, images, console)
-    cases = tuple(_case(check, subject, console) for check in CHECKS)
+    cases = tuple(run_check(check, subject, console, compares=expected is not None) for check in CHECKS)
     labels = subject.facts.labels
     return Report(
         kind="inspect",
         profile="inspect",
         subject=subject.facts.digest,
         subject_kind="image",
-        platform=expected.platform if expected else labels.get("seatrial.platform", "unknown"),
-        base=expected.base if expected else labels.get("seatrial.base.version", "unknown"),
+        platform=expected.platform if expected else labels.get(PLATFORM_LABEL, "unknown"),
+        base=expected.base if expected else labels.get(BASE_VERSION_LABEL, "unknown"),
         device=Device(kind="none", name=MACHINES.get(subject.facts.machine, subject.facts.machine)),
         started=started.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - begun, 3),
@@ -79,21 +78,3 @@ def _keeps(path: str, size: int) -> bool:
 
 def _digests(path: str) -> bool:
     return "-packages/" in path or _UNREAD.match(path) is None
-
-
-def _case(check: Check, subject: Image, console: Console) -> Case:
-    begun = time.monotonic()
-    skipped = check.needs_expectation and subject.expected is None
-    found = Found(not_run=WITHOUT_EXPECTATION) if skipped else check.function(subject)
-    case = Case(
-        name=check.name,
-        outcome=found.outcome,
-        seconds=round(time.monotonic() - begun, 3),
-        reason=found.reason(check.advice),
-        measured=found.report(),
-    )
-    if case.outcome is Outcome.PASSED:
-        console.detail(f"passed   {case.name}")
-    else:
-        console.line(f"  {case.outcome.value:8} {case.name}: {case.reason}")
-    return case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -35,6 +34,16 @@ PRELOADS = (
         "torch/_C.*.so",
         "extensions built on torch carry no path to it: their packages import torch first, and the loader then finds "
         "its libraries by soname among those already loaded",
+    ),
+    Preload(
+        "apache-tvm-ffi",
+        "tvm_ffi/lib/libtvm_ffi.so",
+        "packages built on it import tvm_ffi, which loads this library, before their own bindings",
+    ),
+    Preload(
+        "triton",
+        "triton/_C/libtriton.so",
+        "plugins are loaded by libtriton itself, so it is there already",
     ),
 )
 """Holds only for distributions that require the provider, and for what the provider itself really loads."""
@@ -136,10 +145,7 @@ def _preload_problems(image: Image, loader: Loader) -> Iterator[str]:
 
 def _sentence(image: Image, loader: Loader, lost: Missing) -> str:
     through = f", loaded for {lost.loaded_for}" if lost.loaded_for != lost.needed_by else ""
-    elsewhere = next(
-        (e.path for e in image.root.entries.values() if posixpath.basename(e.path) == lost.soname and e.kind != "dir"),
-        "",
-    )
+    elsewhere = next((path for path in image.root.entries if path.endswith(f"/{lost.soname}")), "")
     hint = (
         f"it lies at {elsewhere}, where the loader does not look for this file"
         if elsewhere

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from seatrial.model.expectation import Allowance, Expectation
-from seatrial.model.report import Outcome
+from seatrial.model.report import Case, Outcome
+from seatrial.ports.console import Console
 from seatrial.ports.images import ImageFacts, OneRun
 from seatrial.ports.rootfs import RootFs
 from seatrial.stages.inspect.environment import Environment
@@ -92,16 +94,21 @@ class Image:
         return Excused(check, self.allowances)
 
 
+SubjectT = TypeVar("SubjectT")
+
+WITHOUT_EXPECTATION = "not run: nothing was given to compare with, so this cannot be known"
+
+
 @dataclass(frozen=True, slots=True)
-class Check:
-    """A row of the table: one question about an image."""
+class Check(Generic[SubjectT]):
+    """A row of a table: one question about an image or a wheel."""
 
     name: str
     what: str
     """What holds when the check passes, one sentence."""
     advice: str
     """What to do when it does not, one sentence."""
-    function: Callable[[Image], Found]
+    function: Callable[[SubjectT], Found]
     needs_expectation: bool = False
     """Without an expectation the check is not run, and says so."""
 
@@ -110,3 +117,26 @@ def want(image: Image) -> Expectation:
     """Return the expectation; the table runs a check that needs one only when there is one."""
     assert image.expected is not None
     return image.expected
+
+
+def run_check(check: Check[SubjectT], subject: SubjectT, console: Console, *, compares: bool) -> Case:
+    """Run one row and show how it ended.
+
+    Args:
+        compares: there is an expectation; without one, a check that needs it is *not run*.
+    """
+    begun = time.monotonic()
+    skipped = check.needs_expectation and not compares
+    found = Found(not_run=WITHOUT_EXPECTATION) if skipped else check.function(subject)
+    case = Case(
+        name=check.name,
+        outcome=found.outcome,
+        seconds=round(time.monotonic() - begun, 3),
+        reason=found.reason(check.advice),
+        measured=found.report(),
+    )
+    if case.outcome is Outcome.PASSED:
+        console.detail(f"passed   {case.name}")
+    else:
+        console.line(f"  {case.outcome.value:8} {case.name}: {case.reason}")
+    return case

@@ -16,9 +16,9 @@ from seatrial.stages.inspect.extensions import check_extensions
 from seatrial.stages.inspect.files import check_leftovers, check_set_id, check_size, check_world_writable
 from seatrial.stages.inspect.native import check_native_closure
 from seatrial.stages.inspect.secrets import check_secrets
-from seatrial.stages.inspect.subject import Check
+from seatrial.stages.inspect.subject import Check, Image
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check[Image], ...] = (
     Check(
         "native-closure",
         "Every native file finds every library that it needs, inside the image.",
