@@ -102,7 +102,7 @@ class Client:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-class http_errors:  # noqa: N801 (used like a function)
+class http_errors:
     """Turn what httpx raises into a case's reason."""
 
     def __init__(self, path: str, limit: float) -> None:

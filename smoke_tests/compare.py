@@ -87,9 +87,7 @@ def compare_step(
     return True
 
 
-def compare_prompt(
-    label: str, wanted: Sequence[float], given: Sequence[float | None], tolerance: float
-) -> Comparison:
+def compare_prompt(label: str, wanted: Sequence[float], given: Sequence[float | None], tolerance: float) -> Comparison:
     """Compare the log probabilities of a prompt's own tokens; the first has none."""
     result = Comparison()
     if len(wanted) != len(given):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -173,9 +173,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[pytest.TestReport]:  # type: ignore[misc]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Note how the case ended, with the server's log line that says why."""
-    report: pytest.TestReport = yield  # type: ignore[misc, assignment]
+    report = yield
     if call.when == "setup" and report.passed:
         return report
     turn = _turn(item)

@@ -44,7 +44,7 @@ def owner_name(pid: int) -> str | None:
     """Return pid namespace, process id and start time of a process, or None when it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return f"{os.stat('/proc/self/ns/pid').st_ino}:{pid}:{stat[19]}"
+        return f"{Path('/proc/self/ns/pid').stat().st_ino}:{pid}:{stat[19]}"
     except OSError:
         return None
 
@@ -52,7 +52,7 @@ def owner_name(pid: int) -> str | None:
 def abandoned(owner: str) -> bool:
     """Tell whether the process that a label names is dead; processes of other machines are not ours to judge."""
     parts = owner.split(":")
-    if len(parts) != 3 or parts[0] != str(os.stat("/proc/self/ns/pid").st_ino) or not parts[1].isdigit():
+    if len(parts) != 3 or parts[0] != str(Path("/proc/self/ns/pid").stat().st_ino) or not parts[1].isdigit():
         return False
     return owner_name(int(parts[1])) != owner
 
@@ -99,9 +99,9 @@ class ImageServer(Server):
         engine: Engine,
         image: Any,
         model: Path,
+        *,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        *,
         device: str,
         read_only: bool,
     ) -> None:

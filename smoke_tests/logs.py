@@ -12,7 +12,9 @@ PREFIX = re.compile(
 TRACEBACK = "Traceback (most recent call last)"
 EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Unsupported|Exit|Interrupt)\b: \S.*")
 VALUE_ERROR = re.compile(r"^\s*Value error, \S.*")
-CRASH = re.compile(r".*(?:Fatal Python error|Segfault encountered|Segmentation fault|Illegal instruction|Out of memory)")
+CRASH = re.compile(
+    r".*(?:Fatal Python error|Segfault encountered|Segmentation fault|Illegal instruction|Out of memory)"
+)
 CONSEQUENCE = re.compile(
     r"EngineDeadError|EngineCore encountered an issue|Engine core initialization failed|Worker failed with error"
     r"|WorkerProc initialization failed|CancelledError|died unexpectedly"

@@ -52,7 +52,14 @@ class Subject:
             return VenvServer(name, Path(self.where), model, arguments, settings)
         assert self.engine is not None
         return ImageServer(
-            name, self.engine, self.image, model, arguments, settings, device=device, read_only=read_only
+            name,
+            self.engine,
+            self.image,
+            model,
+            arguments=arguments,
+            environment=settings,
+            device=device,
+            read_only=read_only,
         )
 
 

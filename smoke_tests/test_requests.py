@@ -96,9 +96,7 @@ def test_logprobs(running: Running) -> None:
             raise TrialError(f"step {step}: the greedy token is not the most probable one")
         if sum(map(math.exp, top.values())) > 1.001:
             raise TrialError(f"step {step}: the probabilities add up to more than one")
-    choice = choice_of(
-        running.client.post("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2})
-    )
+    choice = choice_of(running.client.post("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2}))
     content = (choice.get("logprobs") or {}).get("content") or []
     if len(content) != 16 or not all(math.isfinite(entry["logprob"]) for entry in content):
         raise TrialError(f"the chat holds log probabilities for {len(content)} of 16 tokens, or not finite ones")

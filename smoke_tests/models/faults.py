@@ -145,7 +145,9 @@ FAULTS: Mapping[str, Mapping[str, Fault]] = {
         "dt_bias of layer 1 is shifted by one": weight(f"{LAYER}.1.linear_attn.dt_bias", rolled),
         "two experts of layer 1 are exchanged": weight(f"{LAYER}.1.mlp.experts.down_proj", swap(3, 4)),
         "two rows of a router are exchanged": weight(f"{LAYER}.2.mlp.gate.weight", swap(1, 2)),
-        "the shared expert's gate of layer 0 is zero": weight(f"{LAYER}.0.mlp.shared_expert_gate.weight", zero(slice(0, 1))),
+        "the shared expert's gate of layer 0 is zero": weight(
+            f"{LAYER}.0.mlp.shared_expert_gate.weight", zero(slice(0, 1))
+        ),
     },
 }  # fmt: skip
 """Faults a model."""

@@ -40,6 +40,12 @@ FLOOR = 0.01
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def load(folder: Path, dtype: torch.dtype) -> Any:
     """Load a model in one data type, with plain attention."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
@@ -152,13 +158,13 @@ def prove(name: str, folder: Path, data: dict[str, Any]) -> bool:
     """Break the bfloat16 model in every known way; returns whether each was seen and the whole model passes."""
     dtype = "bfloat16"
     whole = judge(load(folder, DTYPES[dtype]), data, dtype)
-    print(f"{name}: whole: {len(whole.faults)} faults, worst {whole.worst:.3f}, tolerance {data['tolerance'][dtype]}")
+    say(f"{name}: whole: {len(whole.faults)} faults, worst {whole.worst:.3f}, tolerance {data['tolerance'][dtype]}")
     fine = not whole.faults
     proof: dict[str, Any] = {"whole": {"seen": bool(whole.faults), "worst": round(whole.worst, 3)}}
     for label, fault in faults.FAULTS[name].items():
         with faults.broken(load(folder, DTYPES[dtype]), fault) as model:
             result = judge(model, data, dtype, until_seen=True)
-        print(f"{name}: {label}: {result.faults[0] if result.faults else 'NOT SEEN'}", flush=True)
+        say(f"{name}: {label}: {result.faults[0] if result.faults else 'NOT SEEN'}")
         proof[label] = {"seen": bool(result.faults), "worst": round(result.worst, 3)}
         fine = fine and bool(result.faults)
     data["proof"] = proof
@@ -186,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif not words.prove:
             path.parent.mkdir(exist_ok=True)
             path.write_text(compact(data), encoding="utf-8")
-            print(f"{name}: wrote {path.name}, drift {data['reference_drift']}, tolerance {data['tolerance']}")
+            say(f"{name}: wrote {path.name}, drift {data['reference_drift']}, tolerance {data['tolerance']}")
     return 0 if fine else 1
 
 
@@ -206,7 +212,7 @@ def same(path: Path, data: Mapping[str, Any]) -> bool:
     """Tell whether new golden data agree with a committed file: same model, same tokens, near log probabilities."""
     old = json.loads(path.read_text(encoding="utf-8"))
     if old["model_sha256"] != data["model_sha256"]:
-        print(f"{path.name}: made for another model; run without --check")
+        say(f"{path.name}: made for another model; run without --check")
         return False
     result = Comparison()
     for prompt, wanted in old["answers"].items():
@@ -214,7 +220,7 @@ def same(path: Path, data: Mapping[str, Any]) -> bool:
         steps = [{int(token): value for token, value in step} for step in new["top"]]
         result.add(compare_answer(prompt, wanted, new["tokens"], steps, FLOOR))
     for line in result.faults:
-        print(f"{path.name}: {line}")
+        say(f"{path.name}: {line}")
     return not result.faults
 
 

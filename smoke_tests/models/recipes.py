@@ -10,7 +10,6 @@ never flips a route, while a wrong route changes the answer.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,8 +18,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from smoke_tests.models.tokenizer import VOCAB_SIZE, special_ids, speakable_ids, write_json, write_tokenizer
-from smoke_tests.models.weights import Tensor, bf16, filled, normal, with_rows, write_safetensors
+from smoke_tests.models.tokenizer import VOCAB_SIZE, speakable_ids, special_ids, write_json, write_tokenizer
+from smoke_tests.models.weights import Tensor, bf16, normal, with_rows, write_safetensors
 
 CONTEXT = 4096
 """Positions of both models, enough for prompts that are prefilled in chunks."""
@@ -109,9 +108,7 @@ def qwen3() -> tuple[dict[str, Any], dict[str, Tensor]]:
         prefix = f"model.layers.{layer}"
         make.vector(f"{prefix}.input_layernorm.weight", hidden, 1.0)
         make.vector(f"{prefix}.post_attention_layernorm.weight", hidden, 1.0)
-        attention(
-            make, f"{prefix}.self_attn", heads=heads, kv_heads=kv_heads, size=size, norm_mean=1.0, gated=False
-        )
+        attention(make, f"{prefix}.self_attn", heads=heads, kv_heads=kv_heads, size=size, norm_mean=1.0, gated=False)
         feed_forward(make, f"{prefix}.mlp", width)
     config = common_config() | {
         "architectures": ["Qwen3ForCausalLM"],
@@ -190,13 +187,9 @@ def qwen3_next() -> tuple[dict[str, Any], dict[str, Tensor]]:
         make.vector(f"{prefix}.input_layernorm.weight", hidden, 0.0)
         make.vector(f"{prefix}.post_attention_layernorm.weight", hidden, 0.0)
         if kind == "full_attention":
-            attention(
-                make, f"{prefix}.self_attn", heads=heads, kv_heads=kv_heads, size=size, norm_mean=0.0, gated=True
-            )
+            attention(make, f"{prefix}.self_attn", heads=heads, kv_heads=kv_heads, size=size, norm_mean=0.0, gated=True)
         else:
-            delta_net(
-                make, f"{prefix}.linear_attn", k_heads=k_heads, v_heads=v_heads, size=gdn_size, kernel=kernel
-            )
+            delta_net(make, f"{prefix}.linear_attn", k_heads=k_heads, v_heads=v_heads, size=gdn_size, kernel=kernel)
         experts(make, f"{prefix}.mlp", width)
     config = common_config() | {
         "architectures": ["Qwen3NextForCausalLM"],
@@ -254,10 +247,7 @@ def write_model(name: str, folder: Path) -> str:
         write_tokenizer(scratch, CONTEXT)
         write_safetensors(scratch / "model.safetensors", tensors)
         scratch.chmod(0o755)
-        os.rename(scratch, folder)
+        scratch.rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder_sha256(folder)
-
-
-__all__ = ["CONTEXT", "RECIPES", "filled", "folder_sha256", "write_model"]

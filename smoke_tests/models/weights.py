@@ -56,11 +56,6 @@ def normal(seed: str, shape: Sequence[int], *, std: float, mean: float = 0.0) ->
     return Tensor(tuple(shape), bytes(data))
 
 
-def filled(shape: Sequence[int], values: Sequence[float]) -> Tensor:
-    """Return a tensor of given values in C order."""
-    return Tensor(tuple(shape), b"".join(bf16(value) for value in values))
-
-
 def with_rows(tensor: Tensor, row: Callable[[int, bytes], bytes]) -> Tensor:
     """Return a matrix whose rows went through `row(index, bytes)`."""
     count = tensor.shape[0]

@@ -1,0 +1,76 @@
+"""What a profile promises is the same for the suite and for the gate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from seatrial.model.errors import LockError, UsageError
+from seatrial.stages.smoke import expected_cases, read_profiles, time_limit
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # the suite stands alone, beside the package
+
+from smoke_tests import profiles  # noqa: E402
+
+SUITE = ROOT / "smoke_tests"
+DATA = profiles.read()
+
+
+@pytest.mark.parametrize("profile", list(DATA["profiles"]))
+@pytest.mark.parametrize("platform", list(DATA["platforms"]))
+@pytest.mark.parametrize("base", ["0.15.1", "0.28.0"])
+def test_both_readers_agree(profile: str, platform: str, base: str) -> None:
+    found = expected_cases(SUITE, profile, base, platform)
+    made = profiles.plan(DATA, profile, platform, base)
+    assert found.cases == tuple(f"{group.name}/{case}" for group in made.groups for case in group.cases)
+    assert found.not_supported == {
+        f"{group.name}/{case}": reason for group in made.groups for case, reason in group.not_supported.items()
+    }
+
+
+def test_what_the_old_base_cannot_do_is_declared() -> None:
+    found = expected_cases(SUITE, "basic", "0.15.1", "cpu")
+    assert set(found.not_supported) == {case for case in found.cases if case.startswith("qwen3-next")}
+    assert "Gated DeltaNet" in found.not_supported["qwen3-next/first-request"]
+    assert not expected_cases(SUITE, "basic", "0.28.0", "cpu").not_supported
+    assert not expected_cases(SUITE, "basic", "0.15.1", "cuda-sm90").not_supported
+
+
+def test_every_kind_of_request_is_the_first_of_some_server() -> None:
+    cases = expected_cases(SUITE, "first-request", "0.28.0", "cpu").cases
+    for kind in ("completion", "chat", "streaming", "logprobs", "structured-json", "tools"):
+        for model in ("qwen3", "qwen3-next"):
+            at = cases.index(f"{model}-{kind}-first/{kind}")
+            assert cases[at - 1] == f"{model}-{kind}-first/ready"
+
+
+def test_every_case_has_one_test() -> None:
+    text = "".join(path.read_text() for path in SUITE.glob("test_*.py"))
+    named = {case for entry in DATA["profiles"]["basic"]["groups"] for case in entry["cases"]}
+    assert all(text.count(f'"{case}"') >= 1 for case in named)
+
+
+def test_unknown_words_are_usage_errors() -> None:
+    with pytest.raises(UsageError, match="no smoke profile 'deep'"):
+        expected_cases(SUITE, "deep", "0.28.0", "cpu")
+    with pytest.raises(UsageError, match="no platform 'tpu'"):
+        expected_cases(SUITE, "basic", "0.28.0", "tpu")
+    with pytest.raises(profiles.PlanError, match="no platform"):
+        profiles.plan(DATA, "basic", "tpu", "0.28.0")
+
+
+def test_a_malformed_table_is_a_lock_error(tmp_path: Path) -> None:
+    with pytest.raises(LockError, match="cannot be read"):
+        read_profiles(tmp_path)
+    (tmp_path / "profiles.toml").write_text("[limits]\nready = 'long'\n")
+    with pytest.raises(LockError, match=r"profiles\.toml"):
+        read_profiles(tmp_path)
+
+
+def test_the_time_limit_leaves_room_for_every_wait() -> None:
+    table = read_profiles(SUITE)
+    assert time_limit(table, "basic") > 3 * table.limits.ready
+    assert time_limit(table, "first-request") > time_limit(table, "basic")
