@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +24,8 @@ VERSION = "1.2.3+cpu.st1"
 INFO = f"vllm-{VERSION}.dist-info"
 
 
-def request(folder: Path, upstream: Path | None = None, **tree: bytes) -> Overlay:
-    files = {"vllm/a/b.py": b"b = 2\n", "vllm/new/d.py": b"d = 1\n", "tests/t.py": b"", **tree}
+def request(folder: Path, upstream: Path | None = None, more: Mapping[str, bytes] | None = None) -> Overlay:
+    files = {"vllm/a/b.py": b"b = 2\n", "vllm/new/d.py": b"d = 1\n", "tests/t.py": b"", **(more or {})}
     return Overlay(
         upstream=upstream or make_wheel(folder / "in"),
         tree=write_tree(folder / "tree", files),
@@ -85,6 +85,19 @@ def test_the_answer_says_what_is_not_upstreams(tmp_path: Path) -> None:
     assert "torch==2.0.0+cpu" in made.notes[1]
     assert made.recorded.size == made.path.stat().st_size
     assert (made.recorded.file, made.recorded.version, made.recorded.mode) == (made.path.name, VERSION, "overlay")
+
+
+def test_what_the_builder_changed_is_upstreams_again(tmp_path: Path) -> None:
+    asked = request(tmp_path, more={"vllm/cli.py": b"upstream's\n"})
+    builders = ("vllm/cli.py", "vllm/_version.py", "vllm/a/c.json")
+    asked = replace(asked, changed=("vllm/a/b.py",), restored=builders)
+    made = build(tmp_path, asked)
+    members = read(made.path)
+    assert members["vllm/cli.py"] == b"upstream's\n"
+    assert members["vllm/a/c.json"] == PACKAGE["vllm/a/c.json"]
+    assert made.replaced == ("vllm/_version.py", "vllm/a/b.py", "vllm/cli.py")
+    said = [note for note in made.notes if "wheel's builder" in note]
+    assert [("kept" in note, "laid over" in note) for note in said] == [(True, False), (False, True)]
 
 
 def test_record_holds_for_installers_and_for_us(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ class Overlay:
     changed: tuple[str, ...]
     """Paths in the tree that fixes changed or added, as `git diff --name-only` writes them."""
     removed: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    """Paths that the wheel's builder changed from upstream's: the tree's are laid over these as well."""
     fixes: tuple[AppliedFix, ...] = ()
     version: str
     """Full version, see :func:`seatrial.model.wheel.wheel_version`."""
@@ -88,7 +90,8 @@ def overlay(request: Overlay, out_dir: Path) -> OverlayWheel:
         tag = text.true_tag(wheel.file_tag, wheel.names, wheel.path.name)
         stem = f"{text.escaped(request.distribution)}-{request.version}"
         path = out_dir / f"{stem}-{'-'.join(tag)}.whl"
-        package = _package_files(wheel, request, changed)
+        restored = tuple(name for name in request.restored if wheel.has(name) and (request.tree / name).is_file())
+        package = _package_files(wheel, request, tuple(sorted({*changed, *restored} - set(removed))))
         about, notes = _dist_info(wheel, request, f"{stem}.dist-info", "-".join(tag))
         members = _members(wheel, package | about, set(removed), stem)
         room = request.upstream.stat().st_size + sum(len(each.data) for each in members if isinstance(each, Fresh))
@@ -112,7 +115,7 @@ def overlay(request: Overlay, out_dir: Path) -> OverlayWheel:
         added=tuple(name for name in sorted(package) if name not in here),
         removed=tuple(name for name in removed if name in here),
         left_out=tuple(sorted((*beside, *removed_beside))),
-        notes=notes,
+        notes=(*notes, *_restored_notes(request.restored, restored)),
     )
 
 
@@ -124,6 +127,14 @@ def refuse_native(fixes: Sequence[AppliedFix]) -> None:
             why="it changes sources that are compiled, and overlay mode keeps upstream's binaries",
             do=f"build this platform from source, or run again with --without {' --without '.join(native)}",
         )
+
+
+def _restored_notes(asked: Sequence[str], done: Sequence[str]) -> list[str]:
+    return [
+        f"{name} was changed by the wheel's builder: "
+        + ("upstream's is laid over it" if name in done else "it is kept, upstream's source has no such file")
+        for name in sorted(set(asked) - {VERSION_FILE})
+    ]
 
 
 def _check_version(version: str) -> None:
