@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import tempfile
 
 import pytest
 
+from seatrial.model.errors import DiskError
 from seatrial.ports import rootfs
 from seatrial.ports.rootfs import RootFs, Wants, read_rootfs
 from tests.imagemaker import Disk, elf_bytes
@@ -49,6 +52,17 @@ def test_a_native_file_beyond_the_memory_limit_is_read_all_the_same(monkeypatch:
     elf = read(disk, NOTHING).entries["/lib.so"].elf
     assert elf is not None
     assert elf.needed == ("libc.so.6",)
+
+
+def test_no_room_for_a_large_native_file_is_a_disk_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "write", full)
+    disk = Disk()
+    disk.add("/lib.so", elf_bytes(["libc.so.6"]))
+    with pytest.raises(DiskError, match="no room left"):
+        read(disk, NOTHING)
 
 
 def test_links_are_followed_inside_the_image() -> None:

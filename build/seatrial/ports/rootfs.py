@@ -8,10 +8,12 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, cast
 
 from seatrial.model.errors import EngineError
 from seatrial.ports.elf import MAGIC, Elf, read_elf
+from seatrial.ports.files import disk_errors
 
 CHUNK = 1 << 20
 """Bytes read at a time."""
@@ -121,12 +123,16 @@ def read_rootfs(chunks: Iterable[bytes], wants: Wants) -> RootFs:
 
     Raises:
         EngineError: the stream is not a tar file or ends in its middle.
+        DiskError: there is no room for a large native file in the temporary folder.
     """
     root = RootFs()
     stream = _Stream(chunks)
     why = ""
     try:
-        with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", bufsize=BUFFER) as tar:
+        with (
+            disk_errors(Path(tempfile.gettempdir())),
+            tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", bufsize=BUFFER) as tar,
+        ):
             for member in tar:
                 _take(root, tar, member, wants)
                 cast(Any, tar).members.clear()  # an image has tens of thousands; nothing goes back to them

@@ -27,7 +27,7 @@ from seatrial.model.expectation import Expectation
 from seatrial.model.report import Device, Report
 from seatrial.ports.console import Console
 from seatrial.ports.elf import MAGIC, Elf, read_elf
-from seatrial.ports.files import sha256_file
+from seatrial.ports.files import disk_errors, sha256_file
 from seatrial.stages.inspect.subject import Check, Found, run_check
 
 CHUNK = 1 << 20
@@ -98,7 +98,7 @@ def inspect_wheel(path: Path, expected: Expectation | None, console: Console) ->
 def _read(path: Path, expected: Expectation | None) -> WheelFacts:
     facts = WheelFacts(path.name, expected)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive, disk_errors(Path(tempfile.gettempdir())):
             for info in archive.infolist():
                 facts.members.append(info.filename)
                 if not info.is_dir():
