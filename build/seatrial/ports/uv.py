@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -29,6 +31,18 @@ class Resolved:
 
     wheel: LockedWheel
     place: str
+
+
+def uv_program() -> Path:
+    """Return the uv binary: the one of this environment, else the first on PATH.
+
+    Raises:
+        CommandError: there is none.
+    """
+    found = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if found is None:
+        raise CommandError("uv is not installed", why="it resolves and installs wheels", do="python -m pip install uv")
+    return Path(found)
 
 
 def index_flags(config: PipConfig) -> tuple[list[str], dict[str, str]]:
@@ -71,7 +85,17 @@ def resolve(
     Raises:
         FetchError: there is no solution, or a source does not answer; holds uv's own explanation.
     """
-    argv = ["uv", "pip", "compile", "-", "--no-config", "--format", "pylock.toml", "--no-header", "--no-annotate"]
+    argv = [
+        str(uv_program()),
+        "pip",
+        "compile",
+        "-",
+        "--no-config",
+        "--format",
+        "pylock.toml",
+        "--no-header",
+        "--no-annotate",
+    ]
     argv += ["--only-binary", ":all:", "--python-version", rules.python]
     argv += ["--python-platform", rules.resolver_platform, *flags]
     if until is not None:
