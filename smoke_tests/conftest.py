@@ -115,8 +115,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _turn(item: pytest.Item) -> tuple[Group, str] | None:
     spec = getattr(item, "callspec", None)
-    turn: tuple[Group, str] | None = spec.params.get("turn") if spec else None
-    return turn
+    turn = spec.params.get("turn") if spec else None
+    return turn if isinstance(turn, tuple) else None
 
 
 def not_run(request: pytest.FixtureRequest, reason: str) -> None:
@@ -145,7 +145,7 @@ def running(request: pytest.FixtureRequest, turn: tuple[Group, str]) -> Running:
     found.measured = {}
     if not found.server.ours and case in ("log", "end", "serves-or-refuses"):
         not_run(request, "a server given by --url is not ours to restart, read or end")
-    if found.golden is None and case in ("golden", "long-prompt"):
+    if found.golden is None and case in ("golden", "one-token", "long-prompt"):
         not_run(request, "the server serves another model than the golden answers are for")
     return found
 

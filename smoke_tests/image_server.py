@@ -23,6 +23,9 @@ LABEL = "seatrial.smoke.owner"
 
 PORT = 8000
 MODELS = "/models"
+SHARED_MEMORY = "1g"
+"""Size of /dev/shm; vLLM's processes exchange messages there, and the engine's own 64 MB are too few."""
+
 API_LIMIT = 60
 """Seconds that one call of the engine's API may last."""
 
@@ -133,6 +136,7 @@ class ImageServer(Server):
                 environment={"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **self._environment},
                 mounts=[docker.types.Mount(f"{MODELS}/{self._model.name}", str(self._model), "bind", read_only=True)],
                 read_only=self._read_only,
+                shm_size=SHARED_MEMORY,
                 tmpfs=dict.fromkeys(self._writable(), "") if self._read_only else None,
                 **DEVICES[self._device],
             )

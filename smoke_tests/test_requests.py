@@ -137,7 +137,7 @@ def test_tools(running: Running) -> None:
     tool = {"type": "function", "function": {"name": "set_hatch", "parameters": SCHEMA}}
     body = {
         "messages": MESSAGES,
-        "max_tokens": 64,
+        "max_tokens": 256,
         "temperature": 0,
         "tools": [tool],
         "tool_choice": {"type": "function", "function": {"name": "set_hatch"}},

@@ -86,7 +86,7 @@ def test_end(running: Running) -> None:
     server = running.server
     if (code := server.exit_code()) is not None:
         raise TrialError(f"the server had already ended, with exit code {code}")
-    before = len(logs.tracebacks(server.log()))
+    before = len(server.log())
     pids = server.pids()
     server.ask_to_end()
     code = server.wait_end(running.plan.limits.end)
@@ -96,5 +96,7 @@ def test_end(running: Running) -> None:
         raise TrialError(f"after SIGTERM the server ended with exit code {code}")
     if left := alive(pids):
         raise TrialError(f"{len(left)} of {len(pids)} processes still run after the server's end")
-    if len(logs.tracebacks(server.log())) > before:
-        raise TrialError("the server printed a traceback while it ended")
+    # That the engine is gone is what was asked for; some releases print it as an error while they end.
+    said = server.log()[before:]
+    if logs.tracebacks(said) and not logs.CONSEQUENCE.search(cause := logs.telling_line(said)):
+        raise TrialError(f"the server printed a traceback while it ended: {cause}")

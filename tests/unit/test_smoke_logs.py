@@ -40,7 +40,10 @@ def test_the_cause_and_not_its_consequences() -> None:
         ("", ""),
         ("INFO: all is well\nApplication startup complete.\n", ""),
         ("Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n", "ModuleNotFoundError: No"),
-        ("(EngineCore pid=1) RuntimeError: Engine core initialization failed. See root cause above.", "RuntimeError: E"),
+        (
+            "(EngineCore pid=1) RuntimeError: Engine core initialization failed. See root cause above.",
+            "RuntimeError: E",
+        ),
         ("!!!!!!! Segfault encountered !!!!!!!\n", "!!!!!!! Segfault"),
         ("torch._dynamo.exc.TorchRuntimeError: shapes\n", "torch._dynamo.exc.TorchRuntimeError: shapes"),
         ("vllm: error: unrecognized arguments: --dtyp\n", "vllm: error: unrecognized"),

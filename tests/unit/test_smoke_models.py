@@ -38,7 +38,9 @@ def test_one_changed_byte_is_another_model(tmp_path: Path) -> None:
 
 def test_safetensors_header_covers_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    weights.write_safetensors(path, {"b": weights.normal("b", (3, 4), std=1.0), "a": weights.normal("a", (5,), std=1.0)})
+    weights.write_safetensors(
+        path, {"b": weights.normal("b", (3, 4), std=1.0), "a": weights.normal("a", (5,), std=1.0)}
+    )
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + size])
