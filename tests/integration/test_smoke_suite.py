@@ -19,6 +19,10 @@ from seatrial.model.values import parse_json
 from seatrial.stages.smoke import expected_cases
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from smoke_tests.venv_server import free_port  # noqa: E402
+
 FAKE = Path(__file__).parent / "smoke_fake_vllm.py"
 
 
@@ -222,12 +226,13 @@ def wait_until(true: Any, limit: float = 30.0) -> None:
 
 
 def test_a_url_has_no_log_and_no_end(suite: Path, venv: Path, tmp_path: Path) -> None:
-    argv = [str(venv / "bin" / "vllm"), "serve", "x", "--port", "18431", "--served-model-name"]
+    port = free_port()
+    argv = [str(venv / "bin" / "vllm"), "serve", "x", "--port", str(port), "--served-model-name"]
     environment = {**os.environ, "GOLDEN": str(suite / "models" / "golden")}
     server = subprocess.Popen([*argv, "seatrial-qwen3", "--dtype", "bfloat16"], env=environment)
     path = tmp_path / "report.json"
     try:
-        words = ["--url", "http://127.0.0.1:18431", "--platform", "cpu", "--base", "0.28.0", "--report", str(path)]
+        words = ["--url", f"http://127.0.0.1:{port}", "--platform", "cpu", "--base", "0.28.0", "--report", str(path)]
         subprocess.run([sys.executable, "-m", "pytest", str(suite), *words], timeout=120, check=True)
     finally:
         server.kill()
