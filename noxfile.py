@@ -17,6 +17,8 @@ nox.options.error_on_missing_interpreters = True
 HERE = Path(__file__).parent
 ENGINE = HERE / ".nox" / "engine"
 """One environment for all verbs of the engine, made on first use."""
+PATIENCE = {"interrupt_timeout": 60.0, "terminate_timeout": 60.0}
+"""Seconds that a verb gets to clean up after Ctrl-C; nox's own default is a third of a second."""
 
 
 def prepare(session: nox.Session) -> None:
@@ -34,9 +36,12 @@ def prepare(session: nox.Session) -> None:
 
 
 def verb(session: nox.Session, *words: str) -> None:
-    """Run one verb of the engine with what was typed after `--`."""
+    """Run one verb of the engine with what was typed after `--`; its exit code becomes nox's own."""
     prepare(session)
-    session.run("seatrial", *words, *session.posargs, external=True)
+    try:
+        session.run("seatrial", *words, *session.posargs, external=True, stderr=None, **PATIENCE)
+    except nox.command.CommandFailed as failed:
+        raise SystemExit(failed.return_code or 1) from None
 
 
 @nox.session(name="build-cpu", venv_backend="none")
@@ -128,7 +133,7 @@ def golden(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests: unit, then the parts that use real git, a real engine, a real registry."""
     prepare(session)
-    session.run("seatrial", "setup", external=True)
+    session.run("seatrial", "setup", "--for-tests", external=True)
     session.run("python", "-m", "pytest", "tests", "patches", *session.posargs, external=True)
 
 

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from seatrial.model.base import Role
 from seatrial.model.errors import UsageError
+from seatrial.model.expectation import Allowance
 from seatrial.model.values import Frozen, Identifier
 
 
@@ -37,6 +38,8 @@ class Platform(Frozen):
     over_wheels_mb: int = Field(default=0, ge=0)
     """Size budget: MB (10^6 bytes) that the image may hold beyond the sum of its installed wheels."""
     environment: tuple[Setting, ...] = ()
+    allowances: tuple[Allowance, ...] = ()
+    """What inspect would object to and is meant to be so on this platform."""
     missing: str = ""
     """What this platform still lacks; not empty: its build session ends with *unsupported here*."""
 

@@ -97,6 +97,18 @@ def run(
     return done
 
 
+def run_through(argv: Sequence[str]) -> int:
+    """Run a command on this terminal and return its exit status; Ctrl-C reaches it as it reaches this process.
+
+    Raises:
+        CommandError: it could not be started.
+    """
+    try:
+        return subprocess.run(list(argv), check=False).returncode
+    except OSError as error:
+        raise CommandError(f"{argv[0]} could not be started", why=str(error)) from None
+
+
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the command and everything it started; only a group that this module made."""
     with contextlib.suppress(ProcessLookupError):

@@ -12,7 +12,13 @@ from seatrial.ports import engine, engine_setup
 from seatrial.ports.buildx import find_buildx
 from seatrial.ports.console import Console
 
-PROGRAMS = {"git": "git", "mmdebstrap": "mmdebstrap"}
+PROGRAMS = {
+    "git": "git",
+    "mmdebstrap": "mmdebstrap",
+    "docker-registry": "docker-registry",
+    "openssl": "openssl",
+    "g++": "g++",
+}
 """Programs that a build runs, and the Debian packages that hold them."""
 
 

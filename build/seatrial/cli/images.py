@@ -1,0 +1,115 @@
+"""The words `inspect`, `smoke` and `lock-requirements`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from seatrial.cli.verb import Context, Verb
+from seatrial.flow.project import choose_base
+from seatrial.flow.shop import open_shop
+from seatrial.model.errors import FindingsError, LockError
+from seatrial.model.report import Outcome, Report
+from seatrial.ports.engine import connect
+from seatrial.ports.images import DockerImages
+from seatrial.ports.pip_config import read_pip_config
+from seatrial.ports.process import run_through
+from seatrial.ports.wheelfile import open_wheel
+from seatrial.stages.fetch import fetch_artifact
+from seatrial.stages.inspect import inspect_image, inspect_wheel
+from seatrial.stages.lock_requirements import lock_requirements
+
+
+def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="IMAGE|WHEEL", help="name or digest of an image, or a wheel file")
+
+
+def _inspect(context: Context, options: argparse.Namespace) -> int:
+    path = Path(options.subject)
+    if path.suffix == ".whl":
+        report = inspect_wheel(path, None, context.console)
+    else:
+        report = inspect_image(options.subject, None, DockerImages(connect()), context.console)
+    context.console.result(report.model_dump(mode="json", by_alias=True))
+    wrong = [case for case in report.cases if case.outcome in (Outcome.FAILED, Outcome.ERROR)]
+    unknown = [case for case in report.cases if case.outcome is Outcome.NOT_RUN]
+    _say(context, report)
+    if wrong:
+        raise FindingsError(
+            f"{options.subject}: {len(wrong)} of {len(report.cases)} checks object",
+            why=", ".join(case.name for case in wrong),
+            do="see the lines above",
+        )
+    context.console.line(
+        f"{options.subject}: nothing found by {len(report.cases) - len(unknown)} checks"
+        + (f"; {len(unknown)} need something to compare with and were not run" if unknown else "")
+    )
+    return 0
+
+
+def _say(context: Context, report: Report) -> None:
+    for case in report.cases:
+        context.console.line(f"{case.outcome.value:<13} {case.name}" + (f": {case.reason}" if case.reason else ""))
+
+
+def _smoke_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="WORD", help="options of the suite, passed on as they are")
+
+
+def _smoke(context: Context, options: argparse.Namespace) -> int:
+    """Run the suite as anyone can who has pytest; its exit code is this verb's."""
+    return run_through([sys.executable, "-m", "pytest", str(context.project.smoke_tests), *options.words])
+
+
+def _lock_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("platform", metavar="PLATFORM", help="row of images/platforms.toml")
+    parser.add_argument("--base", metavar="V", help="upstream release; the platform's default when left out")
+
+
+def _lock(context: Context, options: argparse.Namespace) -> int:
+    shop = open_shop(context.project, context.console)
+    row = context.project.platform_table().row(options.platform)
+    lock = context.project.base_lock(choose_base(row, options.base))
+    if row.artifact is None:
+        raise LockError(f"platform {row.name} names no upstream wheel", do="add artifact to its row")
+    wheel = fetch_artifact(lock, row.artifact, cache=shop.cache, index=shop.index, console=context.console)
+    with open_wheel(wheel) as opened:
+        metadata = opened.metadata
+    written = lock_requirements(
+        metadata,
+        lock.version,
+        row.name,
+        lock.torch_for(row.family),
+        locks=context.project.images / "locks",
+        config=read_pip_config(),
+        console=context.console,
+    )
+    for path in (written.rest, written.torch_index, written.torch_cpu):
+        if path is not None:
+            context.console.line(str(path.relative_to(context.project.root)))
+    return 0
+
+
+INSPECT = Verb(
+    "inspect",
+    "look into a finished image or wheel",
+    "Run every check that needs no server over an image of the engine or a wheel file; works on any vLLM image.",
+    _inspect_arguments,
+    _inspect,
+)
+SMOKE = Verb(
+    "smoke",
+    "make an image, an environment or a server answer real requests",
+    "Run the smoke suite: --image DIGEST, --venv PATH or --url URL, with --platform P and --profile basic.",
+    _smoke_arguments,
+    _smoke,
+    passes_words=True,
+)
+LOCK_REQUIREMENTS = Verb(
+    "lock-requirements",
+    "pin an image's run-time requirements in images/locks/",
+    "Resolve what an image of a base needs at run time and write it down with hashes.",
+    _lock_arguments,
+    _lock,
+)

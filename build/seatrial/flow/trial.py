@@ -1,0 +1,123 @@
+"""The sea trial: inspect and smoke one image, and keep both reports where the gate reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from seatrial.flow.materials import patched_files, restored_files
+from seatrial.flow.plan import BuildPlan
+from seatrial.flow.shop import Shop
+from seatrial.model.errors import IntegrityError, LockError
+from seatrial.model.expectation import Expectation
+from seatrial.model.record import RecordedWheel
+from seatrial.model.report import Report
+from seatrial.model.series import PatchedTree
+from seatrial.model.values import canonical_json
+from seatrial.ports.files import write_atomic
+from seatrial.ports.images import DockerImages
+from seatrial.ports.receipts import Receipts
+from seatrial.stages.inspect import inspect_image
+from seatrial.stages.record import ReportFile, read_report
+from seatrial.stages.smoke import run_smoke
+
+ENTRYPOINT = ("vllm", "serve")
+
+
+def expectation_of(
+    plan: BuildPlan,
+    tree: PatchedTree,
+    wheel: RecordedWheel,
+    installed: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> Expectation:
+    """Return what the image has to be, from the locks and the patched tree alone.
+
+    Args:
+        installed: distributions of the requirement locks, normalised name to version.
+    """
+    row = plan.platform
+    return Expectation(
+        schema="seatrial.expectation/1",
+        platform=row.name,
+        machine=row.machine,
+        device=row.device,
+        base=plan.lock.version,
+        commit=plan.lock.source.commit,
+        vllm_version=wheel.version,
+        distributions={**installed, "vllm": wheel.version},
+        patched=patched_files(tree, restored_files(plan, tree)),
+        removed=tree.removed,
+        labels=dict(labels),
+        environment={setting.name: setting.value for setting in row.environment},
+        entrypoint=ENTRYPOINT,
+        over_wheels_mb=row.over_wheels_mb,
+        allowances=row.allowances,
+    )
+
+
+def inspect_report(
+    shop: Shop,
+    plan: BuildPlan,
+    digest: str,
+    expected: Expectation,
+    *,
+    client: docker.DockerClient,
+    receipts: Receipts,
+    code: str,
+) -> ReportFile:
+    """Inspect the image, or return the report of an earlier inspection of the same digest by the same code."""
+    inputs = {"digest": digest, "expected": expected.model_dump(mode="json"), "code": code}
+    kept = _kept(receipts, "inspect", inputs)
+    if kept is not None:
+        shop.console.detail("unchanged: the report of this digest stands")
+        return kept
+    report = inspect_image(digest, expected, DockerImages(client), shop.console)
+    return _keep(plan, receipts, "inspect", inputs, report)
+
+
+def smoke_report(
+    shop: Shop, plan: BuildPlan, digest: str, profile: str, *, receipts: Receipts, code: str
+) -> ReportFile:
+    """Smoke the image, or return the report of an earlier run on the same digest by the same tests."""
+    inputs = {"digest": digest, "profile": profile, "tests": code}
+    kept = _kept(receipts, f"smoke-{profile}", inputs)
+    if kept is not None:
+        shop.console.detail(f"unchanged: the {profile} report of this digest stands")
+        return kept
+    report = run_smoke(
+        shop.project.root,
+        digest,
+        platform=plan.platform.name,
+        base=plan.lock.version,
+        profile=profile,
+        console=shop.console,
+    )
+    return _keep(plan, receipts, f"smoke-{profile}", inputs, report)
+
+
+def _kept(receipts: Receipts, stage: str, inputs: Mapping[str, Any]) -> ReportFile | None:
+    known = receipts.find(stage, inputs, lost=_lost)
+    return None if known is None else read_report(Path(known["path"]))
+
+
+def _lost(outputs: dict[str, Any]) -> str:
+    try:
+        found = read_report(Path(outputs["path"]))
+    except (IntegrityError, LockError) as error:
+        return error.what
+    return "" if found.sha256 == outputs["sha256"] else "the report was changed after it was written"
+
+
+def _keep(plan: BuildPlan, receipts: Receipts, stage: str, inputs: Mapping[str, Any], report: Report) -> ReportFile:
+    """Write a report; only one without objections leaves a receipt, so that a bad one is made again."""
+    folder = plan.out / "reports" / report.subject.removeprefix("sha256:")[:12]
+    path = folder / f"{stage}.json"
+    write_atomic(path, canonical_json(report.model_dump(mode="json", by_alias=True)) + b"\n")
+    file = read_report(path)
+    if not report.bad:
+        receipts.leave(stage, inputs, {"path": str(path), "sha256": file.sha256})
+    return file
