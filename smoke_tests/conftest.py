@@ -142,7 +142,7 @@ def running(request: pytest.FixtureRequest, turn: tuple[Group, str]) -> Running:
     if case not in ("log", "end") and (reason := trial.why_down(group)):
         not_run(request, reason)
     found = trial.running(group)
-    found.measured = {}
+    found.begin(case)
     if not found.server.ours and case in ("log", "end", "serves-or-refuses"):
         not_run(request, "a server given by --url is not ours to restart, read or end")
     if found.golden is None and case in ("golden", "one-token", "long-prompt"):

@@ -75,6 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(9)
         text = "abcdefghijklmnop"[: body["max_tokens"]]
         count = body["max_tokens"]
+        text = "\0" * count if FAULT == "nan" else text
         chat = self.path.endswith("chat/completions")
         if FAULT == "unsteady" and CALLS["n"] > 12:
             text = text[::-1]

@@ -100,6 +100,7 @@ def test_all_is_well(trial: Runner, suite: Path, tmp_path: Path) -> None:
     ("fault", "case", "reason", "log_line"),
     [
         ("dies", "first-request", "was not answered", "RuntimeError: initial_state dtype mismatch"),
+        ("nan", "first-request", "printable tokens", ""),
         ("nan", "golden", "log probability of token", ""),
         ("wrong-logits", "golden", "golden -", ""),
         ("wrong-logits", "batch-8", "golden -", ""),
