@@ -126,6 +126,7 @@ def seatrial(session: nox.Session) -> None:
 def golden(session: nox.Session) -> None:
     """Make the golden answers of the tiny models again with Hugging Face transformers."""
     session.install("--require-hashes", "-r", "build/requirements/golden.txt")
+    session.install("torch==2.13.0")
     session.run("python", "-m", "smoke_tests.models.golden", *session.posargs)
 
 

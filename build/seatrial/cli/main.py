@@ -85,7 +85,9 @@ def _fault(error: Exception) -> SeatrialError:
     with tempfile.NamedTemporaryFile("w", prefix="seatrial-fault-", suffix=".txt", delete=False) as stream:
         stream.write("".join(traceback.format_exception(error)))
     return SeatrialError(
-        f"{type(error).__name__}: {error}", why="a fault in seatrial itself", do=f"report it with {stream.name}"
+        f"{type(error).__name__}: {next(iter(str(error).splitlines()), chr(32)).strip()}",
+        why="a fault in seatrial itself",
+        do=f"report it with {stream.name}",
     )
 
 

@@ -69,7 +69,9 @@ def _build(shop: Shop, plan: BuildPlan, receipts: Receipts) -> Record:
     with console.step("image"):
         image = made_image(shop, plan, ground, wheel_path, labels, receipts=receipts, code=codes.engine)
     with console.step("inspect"):
-        expected = expectation_of(plan, tree, wheel, ground.installed, labels)
+        expected = expectation_of(
+            plan, tree, wheel, installed=ground.installed, labels=labels, left_out=ground.left_out
+        )
         reports = [
             inspect_report(
                 shop, plan, image.digest, expected, client=ground.client, receipts=receipts, code=codes.engine

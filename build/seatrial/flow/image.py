@@ -15,7 +15,7 @@ from seatrial.flow.shop import Shop
 from seatrial.model.errors import UsageError
 from seatrial.model.image import BaseImage, BuiltImage
 from seatrial.model.record import RecordedImage
-from seatrial.model.requirements import LockedWheel
+from seatrial.model.requirements import LeftOut, LockedWheel
 from seatrial.model.values import digest_of
 from seatrial.ports import engine
 from seatrial.ports.files import scratch_beside, sha256_file
@@ -39,6 +39,8 @@ class Ground:
     client: docker.DockerClient
     base: BaseImage
     requirements: Requirements
+    left_out: tuple[LeftOut, ...]
+    """Requirements of upstream's wheel that the image does without."""
     epoch: int
     """SOURCE_DATE_EPOCH of the image, seconds."""
     identity: str
@@ -89,7 +91,7 @@ def lay_ground(shop: Shop, plan: BuildPlan, receipts: Receipts, code: str) -> Gr
             "epoch": epoch,
         }
     )
-    return Ground(client, base, requirements, epoch, identity)
+    return Ground(client, base, requirements, rules.left_out, epoch, identity)
 
 
 def _requirements(shop: Shop, plan: BuildPlan, receipts: Receipts, code: str) -> Requirements:

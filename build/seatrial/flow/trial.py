@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from seatrial.flow.materials import patched_files, restored_files
 from seatrial.flow.plan import BuildPlan
 from seatrial.flow.shop import Shop
 from seatrial.model.errors import IntegrityError, LockError
-from seatrial.model.expectation import Expectation
+from seatrial.model.expectation import Allowance, Expectation
 from seatrial.model.record import RecordedWheel
 from seatrial.model.report import Report
+from seatrial.model.requirements import LeftOut
 from seatrial.model.series import PatchedTree
 from seatrial.model.values import canonical_json
 from seatrial.ports.files import write_atomic
@@ -31,13 +32,16 @@ def expectation_of(
     plan: BuildPlan,
     tree: PatchedTree,
     wheel: RecordedWheel,
+    *,
     installed: Mapping[str, str],
     labels: Mapping[str, str],
+    left_out: Sequence[LeftOut],
 ) -> Expectation:
     """Return what the image has to be, from the locks and the patched tree alone.
 
     Args:
         installed: distributions of the requirement locks, normalised name to version.
+        left_out: requirements that the platform's image does without, each with its reason.
     """
     row = plan.platform
     return Expectation(
@@ -55,7 +59,10 @@ def expectation_of(
         environment={setting.name: setting.value for setting in row.environment},
         entrypoint=ENTRYPOINT,
         over_wheels_mb=row.over_wheels_mb,
-        allowances=row.allowances,
+        allowances=(
+            *row.allowances,
+            *(Allowance(check="requirements", pattern=f"*: {entry.name}", why=entry.why) for entry in left_out),
+        ),
     )
 
 

@@ -33,6 +33,8 @@ DPKG_OPTIONS = (
     "path-include=/usr/share/doc/*/copyright",
     "force-unsafe-io",
 )
+HOOK = 'rm -f "$1"/var/cache/debconf/*-old'
+"""Debconf's copies of its own state before the last change; nothing reads them."""
 BOOTSTRAP_SECONDS = 900.0
 PULL_SECONDS = 30.0
 
@@ -86,7 +88,7 @@ def _pulled(reference: str) -> BaseImage:
 
 def recipe() -> str:
     """Return the digest of everything here that decides a bootstrapped system, the archive's own state left out."""
-    return digest_of({"suite": SUITE, "epoch": EPOCH, "packages": PACKAGES, "dpkg": DPKG_OPTIONS, "form": 1})
+    return digest_of({"suite": SUITE, "epoch": EPOCH, "packages": PACKAGES, "dpkg": DPKG_OPTIONS, "hook": HOOK})
 
 
 def bootstrap(cache: Path, console: Console) -> BaseImage:
@@ -137,7 +139,8 @@ def _known(tar: Path, facts: Path) -> BaseImage | None:
 def _mmdebstrap(target: Path) -> None:
     options = [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
     argv = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}", *options]
-    argv += ["--hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr", SUITE, str(target)]
+    argv += ["--hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr"]
+    argv += [f"--customize-hook={HOOK}", SUITE, str(target)]
     argv[1:1] = [f"--aptopt={line}" for line in apt_options()]
     lines = archive_lines()
     if lines:
