@@ -12,3 +12,9 @@ fi
 /mnt/tools/uv pip install --quiet --no-config --offline --no-index --find-links "$wheels" --no-deps \
     --only-binary :all: --link-mode hardlink --python /opt/vllm/bin/python "$@"
 rm -rf "$UV_CACHE_DIR" /opt/vllm/.lock
+# uv notes when the wheel's file was changed, which is another moment in every build.
+for note in /opt/vllm/lib/python3.11/site-packages/*.dist-info/uv_cache.json; do
+    [ -f "$note" ] || continue
+    rm "$note"
+    sed -i '/\/uv_cache\.json,/d' "${note%/*}/RECORD"
+done
