@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
 import json
+import os
 import shutil
 import socket
 import tarfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +21,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from seatrial.model.errors import BuildError, EngineError
+from seatrial.model.errors import BuildError, DiskError, EngineError
 from seatrial.model.image import BaseImage
 from seatrial.model.platforms import Setting
 from seatrial.model.requirements import LockedWheel
@@ -206,6 +209,78 @@ def test_a_failed_step_leaves_nothing_and_says_its_own_words(
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "work").iterdir()) == []
     assert {image.id for image in client.images.list(all=True)} == before
+
+
+def with_step(asked: ImageRequest, step: str) -> ImageRequest:
+    """Put a step behind the base system, in place of all others."""
+    path = asked.folder / "Dockerfile"
+    text = path.read_text()
+    path.write_text(text[: text.index("ARG SOURCE_DATE_EPOCH")] + step + "\n")
+    return asked
+
+
+def test_a_full_disk_inside_the_build_is_told_as_one(
+    tmp_path: Path, asked: ImageRequest, client: docker.DockerClient
+) -> None:
+    step = "RUN --mount=type=tmpfs,target=/mnt/x,size=1m dd if=/dev/zero of=/mnt/x/y bs=1M count=3"
+    with pytest.raises(DiskError, match="no room left to build the image"):
+        build_image(with_step(asked, step), work=tmp_path / "work", client=client, console=Console())
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+class Relay:
+    """Stand between a client and the engine's socket, and cut every connection when told to."""
+
+    def __init__(self, path: Path, engine_socket: str) -> None:
+        self.path = path
+        self._target = engine_socket
+        self._open: list[socket.socket] = []
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self._target)
+                self._open += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        for each in (self._server, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_an_engine_that_goes_away_in_the_middle_is_told_as_that(
+    tmp_path: Path, asked: ImageRequest, client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path("/var/run/docker.sock")
+    if os.environ.get("DOCKER_HOST") or not place.exists():
+        pytest.skip("the engine is not behind this machine's default socket")
+    relay = Relay(tmp_path / "engine.sock", str(place))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{relay.path}")
+    timer = threading.Timer(6, relay.cut)
+    timer.start()
+    try:
+        with pytest.raises(EngineError) as caught:
+            build_image(with_step(asked, "RUN sleep 45"), work=tmp_path / "work", client=client, console=Console())
+    finally:
+        timer.cancel()
+        relay.cut()
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_an_engine_that_is_down_is_said_and_never_replaced(
