@@ -216,7 +216,7 @@ FAULTS: list[tuple[str, str, Seed]] = [
     ("leftovers", "pip or uv cache", at("/root/.cache/pip/http/1")),
     ("leftovers", "package list", at("/var/lib/apt/lists/some_Packages")),
     ("leftovers", "log", at("/var/log/dpkg.log")),
-    ("leftovers", "wheel or source archive", at("/opt/wheels/vllm.whl")),
+    ("leftovers", "wheel or source archive", at("/srv/wheels/vllm.whl")),
     ("leftovers", "temporary file", at("/tmp/left")),
     ("leftovers", "git history", at("/opt/src/.git/HEAD")),
     ("secrets", "variable HTTPS_PROXY holds the build's proxy", variable("HTTPS_PROXY", "http://proxy.test:3128")),

@@ -10,6 +10,8 @@ from seatrial.flow.project import Project
 from seatrial.model.errors import ALL_ERRORS, FindingsError
 from seatrial.model.platforms import PlatformTable
 from seatrial.ports.files import write_atomic
+from seatrial.stages.inspect.page import tables
+from seatrial.stages.record import schema_text
 
 BEGIN = "<!-- made by `seatrial docs`: {name} -->"
 END = "<!-- end: {name} -->"
@@ -67,6 +69,11 @@ def pages(project: Project, verbs: Sequence[Verb]) -> dict[str, str]:
     index = ["# Verbs", "", "| verb | what it does |", "| --- | --- |"]
     index += [f"| [{verb.name}]({verb.name}.md) | {verb.summary} |" for verb in verbs]
     made["docs/verbs/README.md"] = "\n".join([*index, "", "## Exit codes", "", exit_codes(), ""])
+    inspect = (project.root / "docs" / "inspect.md").read_text(encoding="utf-8")
+    for name, table_text in tables().items():
+        inspect = _replace(inspect, name, table_text)
+    made["docs/inspect.md"] = inspect
+    made["docs/record.schema.json"] = schema_text().decode()
     readme = (project.root / "README.md").read_text(encoding="utf-8")
     made["README.md"] = _replace(readme, "matrix", matrix(table, project.base_versions()))
     return made

@@ -18,7 +18,9 @@ from seatrial.ports.receipts import Receipts, alone
 from seatrial.ports.revision import source_revision
 from seatrial.stages.record import Ingredients, ReportFile
 
-DECIDES = ("build/seatrial", "build/bases", "images", "patches")
+ENGINE = tuple(f"build/seatrial/{layer}" for layer in ("model", "ports", "stages", "flow"))
+"""The code that makes things; a receipt is void when any of it has changed. Verbs only choose words."""
+DECIDES = (*ENGINE, "build/bases", "images", "patches")
 """Paths of the checkout that decide what is in an image; the label with seatrial's revision is about these."""
 
 
@@ -101,7 +103,7 @@ def _build(shop: Shop, plan: BuildPlan, receipts: Receipts) -> Record:
 def _codes(shop: Shop) -> Codes:
     project = shop.project
     root = project.root
-    engine = project.code_digest(root / "build" / "seatrial")
+    engine = project.code_digest(*(root / name for name in ENGINE))
     whole = project.code_digest(*(root / name for name in DECIDES))
     return Codes(engine, project.code_digest(project.smoke_tests), source_revision(root, DECIDES, whole))
 
