@@ -17,9 +17,12 @@ from seatrial.model.series import LoadedSeries
 from seatrial.ports.console import Console
 from seatrial.ports.files import sha256_file
 from seatrial.ports.registry_http import parse_target
+from seatrial.stages.base_image import nothing_to_pull
 from seatrial.stages.fix_files import load_series
 from seatrial.stages.inspect.table import CASES
+from seatrial.stages.lock_requirements import load_rules
 from seatrial.stages.smoke import expected_cases
+from seatrial.stages.wheelhouse import read_requirement_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ def make_plan(project: Project, request: BuildRequest) -> BuildPlan:
             f"images/locks/{lock.version}-{row.name}.txt does not exist",
             do=f"write it: nox -s lock-requirements -- {row.name} --base {lock.version}",
         )
+    _check_locks(project, locks, row.name, lock)
     return BuildPlan(
         request=request,
         platform=row,
@@ -112,11 +116,20 @@ def make_plan(project: Project, request: BuildRequest) -> BuildPlan:
     )
 
 
+def _check_locks(project: Project, locks: tuple[Path, ...], platform: str, lock: BaseLock) -> None:
+    """Read what the image stage will read later, so that a mistake in it is said now."""
+    for path in locks:
+        read_requirement_lock(path)
+    load_rules(project.images / "locks" / f"{platform}.toml").moment(lock.version)
+
+
 def _check_words(request: BuildRequest) -> None:
     if request.revision is not None and request.revision < 1:
         raise UsageError(f"there can be no revision {request.revision}", do="give a whole number from 1 on")
     if request.push is not None:
         parse_target(request.push)
+    if request.base_image == "pull" and request.base_image_ref is None:
+        raise nothing_to_pull()
     if request.base_image_ref is not None and not re.search(r"@sha256:[0-9a-f]{64}$", request.base_image_ref):
         raise UsageError(
             f"{request.base_image_ref!r} does not name an image by digest", do="give it as NAME@sha256:DIGEST"

@@ -63,14 +63,19 @@ def base_image(mode: Mode, reference: str | None, *, cache: Path, console: Conso
                 raise
             console.fallback(f"the base system is bootstrapped, not pulled: {error.what} ({error.why})")
     elif mode == "pull":
-        raise UsageError(
-            "--base-image pull needs to be told what to pull",
-            why="no digest of a fitting base image is pinned here",
-            do="add --base-image-ref NAME@sha256:DIGEST, or use --base-image bootstrap",
-        )
+        raise nothing_to_pull()
     elif mode == "auto":
         console.fallback("the base system is bootstrapped from the distribution's archive: no base image is named")
     return bootstrap(cache, console)
+
+
+def nothing_to_pull() -> UsageError:
+    """Return what is wrong with asking for a pull and naming nothing."""
+    return UsageError(
+        "--base-image pull needs to be told what to pull",
+        why="no digest of a fitting base image is pinned here",
+        do="add --base-image-ref NAME@sha256:DIGEST, or use --base-image bootstrap",
+    )
 
 
 def _pulled(reference: str) -> BaseImage:

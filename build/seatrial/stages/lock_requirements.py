@@ -43,7 +43,7 @@ def load_rules(path: Path) -> LockRules:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise LockError(
-            f"{path.parent.name}/{path.name} does not exist", do="say there how the platform's requirements resolve"
+            f"images/locks/{path.name} does not exist", do="say there how the platform's requirements resolve"
         ) from None
     return parse_toml(LockRules, text, f"images/locks/{path.name}")
 
