@@ -10,6 +10,7 @@ from seatrial.flow.naming import Tried, name_and_record, revision_for
 from seatrial.flow.plan import BuildPlan
 from seatrial.flow.shop import Shop
 from seatrial.flow.trial import expectation_of, inspect_report, smoke_report
+from seatrial.model.errors import RefusedError
 from seatrial.model.labels import make_labels
 from seatrial.model.record import Record
 from seatrial.model.series import PatchedTree
@@ -97,7 +98,11 @@ def _build(shop: Shop, plan: BuildPlan, receipts: Receipts) -> Record:
             image=image.recorded,
             source_revision=codes.source,
         )
-        return name_and_record(shop, plan, ground.client, revision, tried=tried, ingredients=ingredients)
+        try:
+            return name_and_record(shop, plan, ground.client, revision, tried=tried, ingredients=ingredients)
+        except RefusedError:
+            console.detail(f"the image has no name; to look into it: docker run {image.digest}; to drop it: docker rmi")
+            raise
 
 
 def _codes(shop: Shop) -> Codes:
