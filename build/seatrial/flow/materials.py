@@ -15,7 +15,7 @@ from seatrial.model.wheel import wheel_version
 from seatrial.ports.files import sha256_file
 from seatrial.ports.receipts import Receipts
 from seatrial.stages.fetch import fetch_artifact, fetch_tree
-from seatrial.stages.fixes import apply_series
+from seatrial.stages.fixes import apply_series, set_aside
 from seatrial.stages.official import read_official
 from seatrial.stages.wheel import VERSION_FILE, Official, Overlay, overlay
 
@@ -35,6 +35,7 @@ def patched_tree(shop: Shop, plan: BuildPlan, receipts: Receipts, code: str) -> 
         shop.console.detail("unchanged: the patched tree is kept")
         return PatchedTree.model_validate_json(known["tree"])
     source = fetch_tree(plan.lock, plan.platform.artifact, cache=shop.cache, index=shop.index, console=shop.console)
+    set_aside(plan.out / "tree", shop.console)
     tree = apply_series(
         plan.series,
         plan.lock.version,

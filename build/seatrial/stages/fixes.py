@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from seatrial.model.errors import CommandError, FixError, UsageError
+from seatrial.model.errors import CommandError, FixError, LockError, UsageError
 from seatrial.model.fixes import AppliedFix, Verdict, VerdictKind
 from seatrial.model.patches import with_fix_id
 from seatrial.model.platforms import Platform
@@ -179,6 +179,23 @@ def _unchanged(out: Path, inputs: str) -> PatchedTree | None:
             do=f"seatrial export {out}, or move it away",
         )
     return receipt.tree.model_copy(update={"root": out}) if receipt.inputs == inputs else None
+
+
+def set_aside(out: Path, console: Console) -> None:
+    """Move a tree that is not as it was left here out of the way and say where to; nobody's work is thrown away.
+
+    Raises:
+        DiskError: the folder cannot be written.
+    """
+    try:
+        _unchanged(out, "")
+    except (UsageError, LockError, CommandError) as error:
+        number = 1
+        while (target := out.with_name(f"{out.name}.edited-{number}")).exists():
+            number += 1
+        with disk_errors(out):
+            out.rename(target)
+        console.line(f"  {error.what}: moved to {target}")
 
 
 def _apply(git: Git, loaded: LoadedFix, row: Verdict, console: Console) -> AppliedFix:
