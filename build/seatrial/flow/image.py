@@ -99,6 +99,7 @@ def _requirements(shop: Shop, plan: BuildPlan, receipts: Receipts, code: str) ->
     inputs = {path.name: sha256_file(path) for path in plan.requirement_locks} | {"code": code}
     known = receipts.find("requirements", inputs)
     if known is not None:
+        shop.console.detail("unchanged: the choice of requirements stands")
         for text in known["fallbacks"]:
             shop.console.fallback(text)
         return Requirements(
