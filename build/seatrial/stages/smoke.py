@@ -204,7 +204,11 @@ def _checked(report: Report, digest: str, platform: str, base: str, profile: str
     said = (report.subject, report.platform, report.base, report.profile)
     asked = (digest, platform, base, profile)
     if said != asked or report.subject_kind != "image":
-        raise SmokeError("the smoke report is about something else", why=f"asked for {asked}, the report says {said}")
+        raise SmokeError(
+            "the smoke report is about something else",
+            why=f"asked for {', '.join(asked)}; the report says {', '.join(said)}",
+            do="run the same again; if it stays so, restore smoke_tests from git",
+        )
     return report
 
 
