@@ -126,8 +126,7 @@ def pytest_sessionfinish(session):
         time.sleep(600)
     cases = [{"name": f"one/{name}", "outcome": "passed"} for name in ("ready", "first-request")]
     if WORD == "fail":
-        why = {"outcome": "failed", "reason": "the first request got 500", "log_line": "ERROR the state has a wrong dtype"}
-        cases[1].update(why)
+        cases[1] |= {"outcome": "failed", "reason": "it got 500", "log_line": "ERROR the state has a wrong dtype"}
     with open(option.events, "a") as events:
         for case in cases:
             events.write(json.dumps(case) + chr(10))
@@ -324,7 +323,7 @@ def lay_checkout(mini: Mini) -> None:
     publish(mini.fake)
     files = {
         "noxfile.py": "",
-        "build/seatrial/code.py": "",
+        "build/seatrial/flow/code.py": "",
         "images/platforms.toml": PLATFORMS.format(name=mini.name),
         "images/cpu/Dockerfile": DOCKERFILE,
         f"images/locks/{mini.name}.toml": RULES,
