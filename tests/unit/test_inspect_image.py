@@ -281,6 +281,33 @@ def test_an_allowance_of_another_check_excuses_nothing() -> None:
     assert case_of(inspected(images, good_expectation(allowances=(allowance,))), "leftovers").outcome is Outcome.FAILED
 
 
+def vendored(**libraries: bytes) -> Seed:
+    """Install an extension whose libraries lie beside it and have no path of their own, as auditwheel leaves them."""
+    files = {"cv/cv.so": elf_bytes(["libone.so"], rpath="$ORIGIN/../cv.libs")}
+    return dist("cv", "1.0", files | {f"cv.libs/lib{name}.so": data for name, data in libraries.items()})
+
+
+def test_vendored_libraries_are_found_by_the_path_of_the_extension_that_loads_them() -> None:
+    images = MemoryImages()
+    vendored(one=elf_bytes(["libtwo.so"]), two=elf_bytes(["libthree.so"]), three=elf_bytes())(images)
+    case = case_of(inspected(images, good_expectation()), "native-closure")
+    assert case.outcome is Outcome.PASSED, case.reason
+
+
+def test_a_vendored_library_that_nothing_leads_to_is_loaded_by_itself() -> None:
+    images = MemoryImages()
+    vendored(one=elf_bytes(), two=elf_bytes(["libthree.so"]), three=elf_bytes())(images)
+    case = case_of(inspected(images, good_expectation()), "native-closure")
+    assert "cv.libs/libtwo.so needs libthree.so" in case.reason
+
+
+def test_the_end_of_a_vendored_chain_that_is_gone_is_missed() -> None:
+    images = MemoryImages()
+    vendored(one=elf_bytes(["libtwo.so"]), two=elf_bytes(["libthree.so"]))(images)
+    case = case_of(inspected(images, good_expectation()), "native-closure")
+    assert "cv.libs/libtwo.so needs libthree.so, loaded for" in case.reason
+
+
 def test_a_preload_is_named_with_its_reason() -> None:
     case = case_of(inspected(MemoryImages(), good_expectation()), "native-closure")
     assert case.measured["preloaded"][0]["by"] == "torch"

@@ -38,6 +38,7 @@ class Process:
     """What one process holds after it has loaded a file: names, and what could not be found."""
 
     names: set[str] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
     missing: list[Missing] = field(default_factory=list)
 
 
@@ -75,6 +76,7 @@ class Loader:
         seen = {path}
         for at, loaders in queue:  # grows while it is walked
             elf = self._elf(at)
+            process.files.add(at)
             process.names |= {elf.soname or posixpath.basename(at), posixpath.basename(at)}
             for name in elf.needed:
                 if name in process.names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -87,17 +88,31 @@ def check_native_closure(image: Image) -> Found:
     )
 
 
-def _tops(loader: Loader, objects: Mapping[str, Elf]) -> Iterator[str]:
-    """Yield the files to load: those with an unfound need, or the ones at the start of the chains that lead to them."""
+def _links(loader: Loader, objects: Mapping[str, Elf]) -> tuple[dict[str, set[str]], set[str]]:
+    """Return who may load a file, and the files with a need that they do not find on their own."""
     parents: dict[str, set[str]] = {}
     unfound: set[str] = set()
-    for path, elf in loader.objects():
+    by_name: dict[str, set[str]] = {}
+    for path, elf in objects.items():
+        for name in {posixpath.basename(path), elf.soname}:
+            by_name.setdefault(name, set()).add(path)
+    for path, elf in objects.items():
         for name in elf.needed:
             found = loader.find(path, name)
             if found is None:
                 unfound.add(path)
-            elif found in objects:
-                parents.setdefault(found, set()).add(path)
+            for child in by_name.get(name, set()) if found is None else {found} & objects.keys():
+                parents.setdefault(child, set()).add(path)
+    return parents, unfound
+
+
+def _tops(loader: Loader, objects: Mapping[str, Elf]) -> Iterator[str]:
+    """Yield the files to load: those with an unfound need, or the ones at the start of the chains that lead to them.
+
+    A link of a chain may itself be found only through the RPATH of whoever loads the chain, so that libraries without
+    a path of their own are loaded from their package's extension and not by themselves.
+    """
+    parents, unfound = _links(loader, objects)
     tops: set[str] = set()
     for path in unfound:
         seen, queue = {path}, [path]
@@ -109,7 +124,8 @@ def _tops(loader: Loader, objects: Mapping[str, Elf]) -> Iterator[str]:
             queue.extend(above)
         if not tops & seen:  # a ring of libraries that need each other
             tops.add(path)
-    yield from sorted(tops)
+    reached: set[str] = set().union(*(loader.load(top).files for top in tops))
+    yield from sorted(tops | (unfound - reached))
 
 
 def _provided(loader: Loader, python: Environment, rule: Preload) -> set[str]:
