@@ -173,7 +173,7 @@ def _fast_import(tree: SourceTree, paths: tuple[str, ...], message: str) -> byte
 
 
 def clone_into(source: Git, target: Path) -> Git:
-    """Make a repository with its own copy of another's objects (hard links where possible) and a work tree.
+    """Make a repository with its own copy of another's objects (hard links on one file system) and a work tree.
 
     The branch `series` stands at the pristine base, checked out.
     """
@@ -181,7 +181,6 @@ def clone_into(source: Git, target: Path) -> Git:
         "clone",
         "--quiet",
         "--template=",
-        "--local",
         "--no-checkout",
         "--no-tags",
         str(source.git_dir),
