@@ -10,7 +10,7 @@ import docker
 
 from seatrial.flow.plan import BuildPlan
 from seatrial.flow.shop import Shop
-from seatrial.model.gate import Policy, left_out_of
+from seatrial.model.gate import Policy, decide, left_out_of
 from seatrial.model.names import choose_revision, existing_revisions
 from seatrial.model.record import Record, SkippedFix
 from seatrial.ports.engine_names import EngineNames, save_archive
@@ -18,7 +18,7 @@ from seatrial.ports.registry import Registry
 from seatrial.ports.registry_http import parse_target
 from seatrial.ports.registry_login import config_folder, read_login
 from seatrial.ports.registry_names import RegistryNames
-from seatrial.stages.naming import give_names
+from seatrial.stages.naming import give_names, require_allowed
 from seatrial.stages.push import push_by_digest
 from seatrial.stages.record import Ingredients, ReportFile, make_record, read_record, write_record
 
@@ -69,7 +69,7 @@ def name_and_record(
     tried: Tried,
     ingredients: Ingredients,
 ) -> Record:
-    """Bring the image to the registry nameless when asked to, ask the gate, give the names, leave the record.
+    """Ask the gate, bring the image to the registry when asked to, give the names, leave the record.
 
     Raises:
         RefusedError: the gate refuses, or a name stands for another image.
@@ -77,7 +77,11 @@ def name_and_record(
     """
     policy = policy_of(plan, tried.skipped)
     reports = [file.report for file in tried.reports]
+    require_allowed(decide(tried.digest, reports, policy), plan.line, policy, shop.console)
     locks = shop.cache.root / "locks"
+    pushed: tuple[str, ...] = ()
+    if plan.request.push is not None:
+        pushed = _push(shop, plan, client, revision, tried=tried, policy=policy)
     names = give_names(
         EngineNames(client),
         tried.digest,
@@ -88,15 +92,13 @@ def name_and_record(
         lock=locks / "engine-names.lock",
         console=shop.console,
     )
-    pushed: tuple[str, ...] = ()
-    if plan.request.push is not None:
-        pushed = _push(shop, plan, client, revision, tried=tried, policy=policy)
     return _record(shop, plan, revision, tried=tried, ingredients=ingredients, names=names, pushed=pushed)
 
 
 def _push(
     shop: Shop, plan: BuildPlan, client: docker.DockerClient, revision: int, *, tried: Tried, policy: Policy
 ) -> tuple[str, ...]:
+    """Upload nameless, then name there; before the engine's names, because a registry is what fails."""
     assert plan.request.push is not None
     with open_registry(plan.request.push) as registry:
         done = push_by_digest(
