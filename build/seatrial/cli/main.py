@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import errno
+import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from seatrial.cli.verbs import VERBS
 from seatrial.flow.project import find_project
 from seatrial.model.errors import DiskError, Interrupted, SeatrialError, UsageError
 from seatrial.ports.console import Console
+from seatrial.ports.files import CLOSED, FULL
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,11 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _say(console, Interrupted("stopped", do="run the same again: finished stages are kept"))
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _say(
-                console, DiskError("no room left on the disk", why=str(error), do="free some and run the same again")
-            )
-        return _say(console, _fault(error))
+        return _say(console, _disk(error) or _fault(error))
     except Exception as error:
         return _say(console, _fault(error))
 
@@ -80,14 +78,26 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _disk(error: OSError) -> DiskError | None:
+    """Return what a disk that is full or closed means, or None for any other complaint of the system."""
+    if error.errno in FULL:
+        return DiskError("no room left on the disk", why=str(error), do="free some and run the same again")
+    if error.errno in CLOSED:
+        return DiskError("a path cannot be used", why=str(error), do="check its owner and mode")
+    return None
+
+
 def _fault(error: Exception) -> SeatrialError:
     """Keep the traceback of a fault of our own in a file; the screen gets one line."""
-    with tempfile.NamedTemporaryFile("w", prefix="seatrial-fault-", suffix=".txt", delete=False) as stream:
-        stream.write("".join(traceback.format_exception(error)))
+    kept = ""
+    with contextlib.suppress(OSError):  # the disk may be what is at fault
+        handle, kept = tempfile.mkstemp(prefix="seatrial-fault-", suffix=".txt")
+        with os.fdopen(handle, "w") as stream:
+            stream.write("".join(traceback.format_exception(error)))
     return SeatrialError(
         f"{type(error).__name__}: {next(iter(str(error).splitlines()), chr(32)).strip()}",
         why="a fault in seatrial itself",
-        do=f"report it with {stream.name}",
+        do=f"report it with {kept}" if kept else "report it",
     )
 
 

@@ -15,6 +15,10 @@ from seatrial.model.errors import DiskError
 
 CHUNK = 1 << 20
 """Bytes read at a time."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a full disk, a quota and a limit on the size of files look like."""
+CLOSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
+"""What a path that may not be written looks like."""
 
 
 def sha256_file(path: Path) -> str:
@@ -38,11 +42,11 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             raise DiskError(
                 f"no room left while writing {path}", do="free some disk space and run the same again"
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno in CLOSED:
             raise DiskError(
                 f"{path} cannot be written", why=error.strerror or "", do="check its owner and mode"
             ) from None
