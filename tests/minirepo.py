@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -278,6 +279,10 @@ class Mini:
         assert old in text, f"{old!r} is not in {name}"
         path.write_text(text.replace(old, new))
 
+    def keep_base_system(self) -> None:
+        """Put the tiny base system into the cache once more."""
+        keep_base_system(self.cache / "seatrial")
+
     def relock(self, role: Role, data: bytes) -> None:
         """Offer other bytes for an artifact and lock exactly these, as if upstream had published them."""
         path = self.root / "build" / "bases" / f"{BASE}.toml"
@@ -424,6 +429,8 @@ def drive() -> int:
     import time
 
     few_checks(pytest.MonkeyPatch())
+    if limit := os.environ.get("MINI_FILE_LIMIT"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     where = os.environ.get("MINI_PAUSE", "")
     if where:
         module_name, function, *after = where.split(":")
