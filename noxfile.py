@@ -35,11 +35,16 @@ def prepare(session: nox.Session) -> None:
     session.env["PATH"] = f"{ENGINE / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
 
+def tool(name: str) -> str:
+    """Return a program of that environment."""
+    return str(ENGINE / "bin" / name)
+
+
 def verb(session: nox.Session, *words: str) -> None:
     """Run one verb of the engine with what was typed after `--`; its exit code becomes nox's own."""
     prepare(session)
     try:
-        session.run("seatrial", *words, *session.posargs, external=True, stderr=None, **PATIENCE)
+        session.run(tool("seatrial"), *words, *session.posargs, external=True, stderr=None, **PATIENCE)
     except nox.command.CommandFailed as failed:
         raise SystemExit(failed.return_code or 1) from None
 
@@ -134,24 +139,24 @@ def golden(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests: unit, then the parts that use real git, a real engine, a real registry."""
     prepare(session)
-    session.run("seatrial", "setup", "--for-tests", external=True)
-    session.run("python", "-m", "pytest", "tests", "patches", *session.posargs, external=True)
+    session.run(tool("seatrial"), "setup", "--for-tests", external=True)
+    session.run(tool("python"), "-m", "pytest", "tests", "patches", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check style and types."""
     prepare(session)
-    session.run("ruff", "check", ".", external=True)
-    session.run("ruff", "format", "--check", ".", external=True)
-    session.run("mypy", external=True)
+    session.run(tool("ruff"), "check", ".", external=True)
+    session.run(tool("ruff"), "format", "--check", ".", external=True)
+    session.run(tool("mypy"), external=True)
 
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Measure the numbers that are promised, as ratios, side by side in one run. [--only NAME]"""
     prepare(session)
-    session.run("python", "-m", "tests.bench.run", *session.posargs, external=True)
+    session.run(tool("python"), "-m", "tests.bench.run", *session.posargs, external=True)
 
 
 @nox.session(name="lock-tools")
