@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def build_image(request: ImageRequest, *, work: Path, client: docker.DockerClien
     """
     wheels = sum(path.stat().st_size for path in request.wheels.rglob("*.whl"))
     need_room(work, int(wheels * EXPANSION), "the image's archive")
-    with scratch_beside(work / "image") as scratch:
+    clear_left(work)
+    with scratch_beside(work / f"image.{os.getpid()}") as scratch:
         build = lay_build(request, scratch)
         archive = scratch / "image.tar"
         console.detail(f"building: {wheels / 1e6:.0f} MB of wheels, {len(build.labels)} labels, no network")
@@ -84,6 +86,14 @@ def build_image(request: ImageRequest, *, work: Path, client: docker.DockerClien
     if not engine.holds(client, digest):
         raise IntegrityError(f"the engine does not hold {digest} after loading it", do="run the same again")
     return BuiltImage(digest, engine.image_size(client, digest), size)
+
+
+def clear_left(work: Path) -> None:
+    """Remove what a killed build left in the work folder; a living process's own is not touched."""
+    for folder in work.glob(".image.*.*"):
+        pid = folder.name.split(".")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def lay_build(request: ImageRequest, scratch: Path) -> Build:
