@@ -140,7 +140,7 @@ def tests(session: nox.Session) -> None:
     """Run the tests: unit, then the parts that use real git, a real engine, a real registry."""
     prepare(session)
     session.run(tool("seatrial"), "setup", "--for-tests", external=True)
-    session.run(tool("python"), "-m", "pytest", "tests", "patches", *session.posargs, external=True)
+    session.run(tool("python"), "-m", "pytest", "tests", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")
