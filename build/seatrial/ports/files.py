@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from seatrial.model.errors import DiskError
@@ -57,15 +59,19 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a file so that a reader, or a crash, sees the old bytes or the new ones and nothing between."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep_beside(path)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        while not _claim(handle):  # swept in the moment before it was claimed
+            os.close(handle)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
-            temporary.chmod(mode)
-            temporary.replace(path)
+                temporary.chmod(mode)
+                temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -73,14 +79,59 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def scratch_beside(path: Path) -> Iterator[Path]:
-    """Give a temporary folder on the same file system as `path`, removed at the end."""
+    """Give a temporary folder on the same file system as `path`, removed at the end.
+
+    What processes that were killed left of the same name is removed first.
+    """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        sweep_beside(path)
+        folder, handle = _claimed_folder(path)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def sweep_beside(path: Path) -> None:
+    """Remove the temporary files and folders of `path` whose process is gone; the system tells by their locks."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}")
+    for entry in list(path.parent.iterdir()):
+        if not ours.fullmatch(entry.name) or entry.is_symlink():
+            continue
+        with suppress(OSError):
+            handle = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink()
+            finally:
+                os.close(handle)
+
+
+def _claimed_folder(path: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # swept in the moment before it was claimed
+            continue
+        if _claim(handle):
+            return folder, handle
+        os.close(handle)
+
+
+def _claim(handle: int) -> bool:
+    """Hold a lock for as long as the handle is open, and tell whether what it stands for is still there.
+
+    Where the file system knows no locks nothing is ever swept.
+    """
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return os.fstat(handle).st_nlink > 0
 
 
 def need_room(path: Path, size: int, what: str) -> None:
