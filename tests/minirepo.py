@@ -8,6 +8,7 @@ reports is told to it by the variable ``MINI_SMOKE``. All else is the real flow.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import io
 import json
@@ -398,7 +399,7 @@ def _wheel(name: str, version: str, package: dict[str, bytes], requires: str) ->
 def sdist(files: dict[str, bytes]) -> bytes:
     """Return a source archive of the release."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(f"vllm-{BASE}/{name}")
             member.size = len(data)
