@@ -124,8 +124,10 @@ def test_what_was_lost_or_changed_is_made_again_and_said(mini: Mini) -> None:
     report.write_text(report.read_text().replace("a processor", "another processor"))
     again("smoke-basic: runs again: the report was changed", keeps=STAGES[:-1])
     receipt = next((mini.out / "receipts").glob("wheel-*.json"))
-    receipt.write_text(receipt.read_text().replace(".st1", ".st7"))
-    again("wheel: runs again: its receipt", keeps=("fixes", "ground", "image", "inspect", "smoke basic"))
+    good = receipt.read_text()
+    receipt.write_text(good.replace("overlay", "source"))
+    assert receipt.read_text() != good
+    again("wheel: runs again: its receipt was changed", keeps=("fixes", "ground", "image", "inspect", "smoke basic"))
     receipt.write_text("{")
     again("wheel: runs again: its receipt is broken", keeps=("fixes", "ground", "image", "inspect", "smoke basic"))
     (mini.root / "smoke_tests/test_one.py").write_text("def test_two():\n    pass\n")
