@@ -96,3 +96,4 @@ def test_a_failed_case_writes_nothing(tmp_path: Path) -> None:
         name(store, tmp_path, bad="first-request", policy=POLICY.model_copy(update={"device": "cuda"}))
     assert store.written == []
     assert caught.value.why.endswith("(and 1 more)")
+    assert "first-request" in caught.value.why, "a failed case is the reason that is given"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seatrial.model.errors import RefusedError
-from seatrial.model.gate import Decision, Policy, decide
+from seatrial.model.gate import Cause, Decision, Policy, decide
 from seatrial.model.names import Line, NameStore, plan_names
 from seatrial.model.report import Report
 from seatrial.ports.console import Console
@@ -75,7 +75,9 @@ def require_allowed(decision: Decision, line: Line, policy: Policy, console: Con
         return
     for refusal in decision.refusals:
         console.line(f"refused: {refusal.sentence}", style="red")
-    first, more = decision.refusals[0].sentence, len(decision.refusals) - 1
+    # What went wrong in a trial says more than what was asked for, so a failed case is the reason that is given.
+    telling = [refusal for refusal in decision.refusals if refusal.cause is Cause.BAD_CASE]
+    first, more = (telling or list(decision.refusals))[0].sentence, len(decision.refusals) - 1
     raise RefusedError(
         f"the gate gives {decision.subject} no name on {line.moving_tag}",
         why=first + (f" (and {more} more)" if more else ""),
