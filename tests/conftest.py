@@ -8,9 +8,8 @@ from collections.abc import Generator
 
 import pytest
 
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts background jobs with Ctrl-C ignored, and what is ignored stays so in every process that tests start.
+    # A shell starts background jobs with Ctrl-C ignored, and processes that tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
