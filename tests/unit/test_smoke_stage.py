@@ -74,6 +74,19 @@ def smoke_it(monkeypatch: pytest.MonkeyPatch, run: Any) -> tuple[Report, str]:
     return report, out.getvalue()
 
 
+def test_options_in_the_environment_do_not_reach_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--server-env VLLM_CPU_SGL_KERNEL=0")
+    seen: list[Any] = []
+
+    def run(argv: Sequence[str], *, env: Any = None, **more: Any) -> Completed:
+        seen.append({**os.environ, **(env or {})})
+        return made(argv, **more)
+
+    made = fake_run(report_of(["qwen3/ready"])[1])
+    smoke_it(monkeypatch, run)
+    assert [(each["PYTEST_ADDOPTS"], each["PYTEST_PLUGINS"]) for each in seen] == [(None, None)]
+
+
 def test_a_failed_case_is_returned_and_shown_with_the_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
     results, _ = report_of(["qwen3/ready"])
     results.add("qwen3/chat", "failed", 2.0, reason="HTTP 500", log_line="RuntimeError: why")

@@ -39,6 +39,9 @@ SWEEP = 60.0
 LOOK = 0.3
 """Seconds between two looks at the file of finished cases."""
 
+OWN_WORDS: dict[str, str | None] = {"PYTEST_ADDOPTS": None, "PYTEST_PLUGINS": None}
+"""Taken away from the suite: options in them (`--server-env`) would try another server than the image's own."""
+
 
 class _Limits(Frozen):
     ready: float
@@ -173,7 +176,8 @@ def run_smoke(
         argv += ["--read-only-root"] if read_only_root else []
         try:
             with _swept(root), _followed(events, len(wanted.cases), console):
-                done = run([*argv, "--tb=short", "-q", "--color=no"], timeout=time_limit(table, profile), check=False)
+                argv += ["--tb=short", "-q", "--color=no"]
+                done = run(argv, timeout=time_limit(table, profile), env=OWN_WORDS, check=False)
         except CommandError as error:
             raise SmokeError(
                 error.what, why=error.output.strip().splitlines()[-1] if error.output else error.why
