@@ -159,6 +159,16 @@ def test_a_full_or_closed_disk_is_no_fault(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_under_stdout_is_said_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        verb_that(monkeypatch, OSError(errno.ENOSPC, "no", "/some/path"))
+        assert main(["try"]) == 12
+    assert capsys.readouterr().err.startswith("seatrial: disk: no room left on the disk: ")
+
+
 def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     verb_that(monkeypatch, KeyboardInterrupt())
     assert main(["try"]) == 130

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import sys
 
 import pytest
 
@@ -44,6 +46,36 @@ def test_json_goes_to_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"a": [2], "b": 1}
     assert captured.err == "for people [not markup]\n"
+
+
+def test_json_is_one_document_also_when_findings_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(as_json=True)
+    console.result({"findings": [1]})
+    console.result({"error": {"label": "findings"}})
+    assert json.loads(capsys.readouterr().out) == {"findings": [1]}
+
+
+def test_a_reader_that_went_away_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        console = Console(out=stream, ci=False)
+        console.line("nobody reads this")
+        console.line("nor this")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        Console(as_json=True).result({"a": 1})
+
+
+def test_a_character_that_the_encoding_lacks_is_shown_as_its_number() -> None:
+    kept = io.BytesIO()
+    out = io.TextIOWrapper(kept, encoding="ascii")
+    Console(out=out, ci=False).line("an é and \udcff")
+    out.flush()
+    assert kept.getvalue() == b"an \\xe9 and \\udcff\n"
 
 
 def test_without_a_terminal_progress_writes_no_control_codes() -> None:

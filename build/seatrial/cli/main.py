@@ -19,7 +19,7 @@ from seatrial.cli.verb import Context, Verb
 from seatrial.cli.verbs import VERBS
 from seatrial.flow.project import find_project
 from seatrial.model.errors import DiskError, Interrupted, SeatrialError, UsageError
-from seatrial.ports.console import Console
+from seatrial.ports.console import Console, silence
 from seatrial.ports.files import CLOSED, FULL
 
 
@@ -102,6 +102,19 @@ def _fault(error: Exception) -> SeatrialError:
 
 
 def _say(console: Console, error: SeatrialError) -> int:
+    """Show an error and return its exit code, also where the stream that shows things is what failed."""
+    try:
+        _show(console, error)
+    except OSError as trouble:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                print(f"seatrial: {error.label}: {error.what}: {trouble}", file=stream, flush=True)
+            except OSError:
+                silence(stream)
+    return error.code
+
+
+def _show(console: Console, error: SeatrialError) -> None:
     console.error(error)
     output = getattr(error, "output", "")
     if output:
@@ -109,7 +122,6 @@ def _say(console: Console, error: SeatrialError) -> int:
         for line in output.splitlines():
             console.detail(f"| {line}")
     console.result({"error": {"label": error.label, "what": error.what, "why": error.why, "do": error.do}})
-    return error.code
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -28,10 +29,28 @@ class Progress(Protocol):
         ...
 
 
+class _Lasting(RichConsole):
+    """Fall silent when the reader of a pipe has gone, where rich would end the process with a code that means more."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        silence(self.file)
+
+
+def silence(stream: IO[str]) -> None:
+    """Let a stream that takes nothing any more lead nowhere, so that its last flush cannot fail either."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 class Console:
     """Print what a verb does, for people or for programs.
 
     With `as_json`, people's lines go to stderr and :meth:`result` prints one JSON document to stdout.
+    A reader who closes the pipe changes nothing but that nothing more is shown; a character that the stream's
+    encoding lacks is shown as its number.
     """
 
     def __init__(self, *, as_json: bool = False, out: IO[str] | None = None, ci: bool | None = None) -> None:
@@ -39,8 +58,12 @@ class Console:
         self.as_json = as_json
         self.ci = bool(os.environ.get("GITHUB_ACTIONS")) if ci is None else ci
         self._stream = stream
-        self._rich = RichConsole(file=stream, highlight=False, soft_wrap=True)
+        for text in (stream, sys.stdout):
+            if isinstance(text, io.TextIOWrapper):
+                text.reconfigure(errors="backslashreplace")
+        self._rich = _Lasting(file=stream, highlight=False, soft_wrap=True)
         self._lock = threading.Lock()
+        self._answered = False
         self.fallbacks: list[str] = []
 
     @property
@@ -98,10 +121,15 @@ class Console:
             self.line(f"  do:  {error.do}")
 
     def result(self, data: Any) -> None:
-        """Print a verb's result as JSON on stdout; does nothing unless `as_json` is set."""
-        if self.as_json:
+        """Print a verb's result as JSON on stdout, the first one only; does nothing unless `as_json` is set."""
+        if not self.as_json or self._answered:
+            return
+        self._answered = True
+        try:
             sys.stdout.write(json.dumps(data, indent=2, sort_keys=True) + "\n")
             sys.stdout.flush()
+        except BrokenPipeError:
+            silence(sys.stdout)
 
     def redraw(self, text: str) -> None:
         """Replace the current line on a terminal; an empty text clears it."""
