@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import docker
 import requests
-from docker.errors import DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, NullResource
 
 from seatrial.model.errors import EngineError, UsageError
 
@@ -86,6 +87,10 @@ class DockerImages:
                 raise UsageError(
                     f"the engine holds no image {image}", do="build it, pull it, or correct the name"
                 ) from None
+            except (NullResource, APIError) as error:
+                if isinstance(error, APIError) and error.status_code != HTTPStatus.BAD_REQUEST:
+                    raise
+                raise UsageError(f"{image!r} names no image", do="give a name or a digest") from None
             steps = self._api.history(image)
         config: dict[str, Any] = attributes.get("Config") or {}
         return ImageFacts(
