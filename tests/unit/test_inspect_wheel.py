@@ -65,6 +65,15 @@ def test_a_good_wheel_passes(tmp_path: Path) -> None:
     assert report.subject_kind == "wheel"
 
 
+def test_a_metadata_that_unpacks_to_a_mountain_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seatrial.stages.inspect.wheel.LONGEST", 1 << 20)
+    members = good_members()
+    members[f"{INFO}/METADATA"] += b"X: " + b"a" * (1 << 20)
+    reasons = {case.name: case.reason for case in inspected(write(tmp_path, with_record(members)), None).bad}
+    assert f"{INFO}/METADATA is longer than 1 MiB and was not read" in reasons["wheel-archive"]
+    assert "wheel-identity" in reasons
+
+
 def test_without_an_expectation_the_comparison_is_not_run(tmp_path: Path) -> None:
     report = inspected(write(tmp_path, good_members()), None)
     assert [(case.name, case.outcome) for case in report.bad] == [("wheel-patched", Outcome.NOT_RUN)]

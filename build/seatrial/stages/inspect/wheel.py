@@ -32,6 +32,9 @@ from seatrial.stages.inspect.subject import Check, Found, run_check
 
 CHUNK = 1 << 20
 
+LONGEST = 32 << 20
+"""Bytes of METADATA, WHEEL or RECORD that are read; a RECORD of vLLM's has half a million."""
+
 MACHINES = {"x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64", "s390x": "S390", "riscv64": "RISCV"}
 """Machine words of platform tags to those of ELF files."""
 
@@ -53,6 +56,8 @@ class WheelFacts:
     natives: dict[str, Elf] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     """METADATA, WHEEL and RECORD of every dist-info folder, by member."""
+    oversized: list[str] = field(default_factory=list)
+    """Those of them that are too long to be what they are called, and were not read."""
 
     @property
     def infos(self) -> list[str]:
@@ -119,7 +124,9 @@ def _read_member(facts: WheelFacts, archive: zipfile.ZipFile, info: zipfile.ZipI
             if keep:
                 held.write(block)
             block = stream.read(CHUNK)
-        if posixpath.basename(name) in ("METADATA", "WHEEL", "RECORD") and keep:
+        if posixpath.basename(name) in ("METADATA", "WHEEL", "RECORD") and keep and held.tell() > LONGEST:
+            facts.oversized.append(name)
+        elif posixpath.basename(name) in ("METADATA", "WHEEL", "RECORD") and keep:
             held.seek(0)
             facts.texts[name] = held.read().decode(errors="replace")
         elif keep and ".dist-info/" not in name:
@@ -135,6 +142,7 @@ def check_archive(wheel: WheelFacts) -> Found:
             problems.append(f"{name} is in the archive {count} times")
         if name.startswith("/") or ".." in name.split("/") or "\\" in name or ":" in name.split("/")[0]:
             problems.append(f"{name!r} would be written outside of the folder that it is unpacked to")
+    problems += [f"{name} is longer than {LONGEST >> 20} MiB and was not read" for name in wheel.oversized]
     if not wheel.broken and len(wheel.infos) != 1:
         problems.append(f"the archive has {len(wheel.infos)} dist-info folders: {', '.join(wheel.infos) or 'none'}")
     return Found(tuple(problems), {"members": len(wheel.members)})
