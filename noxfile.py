@@ -19,17 +19,24 @@ ENGINE = HERE / ".nox" / "engine"
 """One environment for all verbs of the engine, made on first use."""
 PATIENCE = {"interrupt_timeout": 60.0, "terminate_timeout": 60.0}
 """Seconds that a verb gets to clean up after Ctrl-C; nox's own default is a third of a second."""
+SOURCES = ("build/requirements/engine.txt", "pyproject.toml")
+"""Files that say what the environment holds."""
+
+
+def wanted() -> str:
+    """Return what the environment is made of: requirements, Python, and its place, which a copied checkout changes."""
+    files = b"".join((HERE / name).read_bytes() for name in SOURCES)
+    return hashlib.sha256(files + f"{sys.version}\0{ENGINE}".encode()).hexdigest()
 
 
 def prepare(session: nox.Session) -> None:
     """Install the hashed requirements and the engine once; a stamp says that nothing changed since."""
     stamp = ENGINE / "seatrial.stamp"
-    sources = ("build/requirements/engine.txt", "pyproject.toml")
-    state = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in sources)).hexdigest()
+    state = wanted()
     if not stamp.is_file() or stamp.read_text() != state:
         session.run(sys.executable, "-m", "virtualenv", "-q", "--clear", str(ENGINE), external=True)
         install = (str(ENGINE / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check")
-        session.run(*install, "--require-hashes", "-r", sources[0], external=True)
+        session.run(*install, "--require-hashes", "-r", SOURCES[0], external=True)
         session.run(*install, "--no-deps", "--no-build-isolation", "-e", ".", external=True)
         stamp.write_text(state)
     session.env["PATH"] = f"{ENGINE / 'bin'}{os.pathsep}{os.environ['PATH']}"
