@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,6 +167,18 @@ def test_a_detector_that_breaks_is_one_clear_line() -> None:
     with pytest.raises(FixError, match="detector of bug failed on memory") as caught:
         one.examine(MemoryTree(PRISTINE))
     assert "IndexError" in caught.value.why
+
+
+@pytest.mark.parametrize("found", [1, "bug", None])
+def test_what_is_no_finding_is_the_detectors_fault(found: Any) -> None:
+    with pytest.raises(FixError, match="detector of bug failed"):
+        loaded(fix(), found=[found]).examine(MemoryTree(PRISTINE))
+
+
+def test_a_detector_that_leaves_the_process_is_no_clean_tree() -> None:
+    one = loaded(fix(), found=map(sys.exit, [0]))
+    with pytest.raises(FixError, match="detector of bug failed"):
+        one.examine(MemoryTree(PRISTINE))
 
 
 def test_check_says_what_cures(tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ class LoadedFix:
         try:
             subject = self.detector.subject(tree)
             findings = tuple(self.detector.detect(tree))
-        except Exception as error:
+            if strange := [found for found in findings if not isinstance(found, Finding)]:
+                raise TypeError(f"{strange[0]!r} is no Finding")
+        except (Exception, SystemExit) as error:
             raise FixError(
                 f"the detector of {self.id} failed on {tree.origin}",
                 why=f"{type(error).__name__}: {error}",
