@@ -77,7 +77,7 @@ def fix(fix_id: str = "bug", **more: Any) -> Fix:
         "bases": (BASE,),
         "parts": ("one", "two"),
         "drop_when": "upstream has it",
-        "proof": "its test",
+        "proof": "test_it.py",
     }
     return Fix(**(fields | more))
 
@@ -117,6 +117,7 @@ def write_fix(patches: Path, what: Fix, *, words: Mapping[str, str], path: str =
     plain = what.model_dump(mode="json")
     lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
     (folder / "fix.toml").write_text("\n".join(lines) + "\n")
+    (folder / what.proof).write_text("")
     (folder / "defect.py").write_text(DETECTOR.format(words=dict(words), path=path, fix=what.id))
     order = patches / "series.toml"
     known = order.read_text().splitlines()[1:-1] if order.exists() else []

@@ -103,7 +103,7 @@ def other_torch(mini: Mini) -> None:
         (broken_fix, ("patches/bug/fix.toml",)),
         (broken_detector, ("patches/bug/defect.py",)),
         (unlisted_fix, ("patches/bug is not in patches/series.toml",)),
-        (no_profiles, ("profiles.toml cannot be read",)),
+        (no_profiles, ("profiles.toml does not exist",)),
         (other_torch, ("pins torch 2.9.0+cpu",)),
     ],
 )

@@ -90,19 +90,30 @@ def not_listed(patches: Path) -> None:
 
 
 P = f"bug/{BASE}.patch"
+
+
+def gone_behind_a_link(patches: Path) -> None:
+    (patches / P).unlink()
+    (patches / P).symlink_to("nowhere")
+
+
 SUBJECT_PATH = "vllm/../../etc/passwd"
 
 
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        (remove("series.toml"), LockError, "series.toml is missing"),
+        (remove("series.toml"), LockError, "series.toml does not exist"),
         (edit("series.toml", "]", ""), LockError, "not valid TOML"),
         (edit("series.toml", '  "bug",', '  "bug",\n  "bug",'), LockError, "names a fix twice"),
         (edit("series.toml", '"bug"', '"gone"'), LockError, "patches/bug is not in patches/series.toml"),
         (not_listed, LockError, "patches/second is not in"),
         (before_required, LockError, "bug stands before second"),
-        (remove("bug/fix.toml"), LockError, "fix.toml is missing"),
+        (remove("bug/fix.toml"), LockError, "fix.toml does not exist"),
+        (remove("bug/test_it.py"), LockError, "patches/bug holds no test_it.py, its proof"),
+        (edit("bug/fix.toml", '"test_it.py"', '"../bug/test_it.py"'), LockError, "its proof"),
+        (edit("bug/defect.py", "WORDS =", "raise SystemExit(0)\nWORDS ="), LockError, "cannot be imported"),
+        (gone_behind_a_link, LockError, "cannot be read"),
         (edit("bug/fix.toml", 'id = "bug"', 'id = "bog"'), LockError, "its id is bog"),
         (edit("bug/fix.toml", "title", "titel"), LockError, "title: Field required"),
         (edit("bug/fix.toml", '"python"', '"snake"'), LockError, "kind:"),

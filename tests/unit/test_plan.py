@@ -103,7 +103,7 @@ def test_what_a_platform_lacks_is_said_and_another_machine_is_unsupported(monkey
         ("images/locks/cpu.toml", "images/locks/cpu.toml does not exist"),
         ("images/cpu/Dockerfile", "images/cpu/Dockerfile does not exist"),
         ("patches/series.toml", "series.toml"),
-        ("smoke_tests/profiles.toml", "profiles.toml cannot be read"),
+        ("smoke_tests/profiles.toml", "profiles.toml does not exist"),
     ],
 )
 def test_a_file_that_is_gone_is_said(copied: Project, name: str, said: str) -> None:

@@ -36,6 +36,15 @@ def test_the_committed_tables_and_locks_are_valid() -> None:
         assert set(platform.bases) <= set(versions)
 
 
+@pytest.mark.parametrize("data", [None, b"\xff\xfe", b"[["])
+def test_a_platform_table_that_cannot_be_read_is_one_line(data: bytes | None, tmp_path: Path) -> None:
+    if data is not None:
+        (tmp_path / "images").mkdir()
+        (tmp_path / "images/platforms.toml").write_bytes(data)
+    with pytest.raises(LockError, match=r"^images/platforms\.toml"):
+        Project(tmp_path).platform_table()
+
+
 def test_every_session_of_a_platform_is_on_the_menu() -> None:
     menu = (HERE / "noxfile.py").read_text(encoding="utf-8")
     for platform in Project(HERE).platform_table().platforms:

@@ -63,7 +63,7 @@ def test_unknown_words_are_usage_errors() -> None:
 
 
 def test_a_malformed_table_is_a_lock_error(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="cannot be read"):
+    with pytest.raises(LockError, match="does not exist"):
         read_profiles(tmp_path)
     (tmp_path / "profiles.toml").write_text("[limits]\nready = 'long'\n")
     with pytest.raises(LockError, match=r"profiles\.toml"):

@@ -9,7 +9,7 @@ from seatrial.model.base import BaseLock
 from seatrial.model.errors import LockError, UsageError
 from seatrial.model.platforms import Platform, PlatformTable
 from seatrial.model.values import parse_toml
-from seatrial.ports.files import sha256_tree
+from seatrial.ports.files import read_committed, sha256_tree
 from seatrial.stages.lock_base import load_base
 
 MARKS = ("noxfile.py", "images/platforms.toml", "patches/series.toml")
@@ -49,7 +49,7 @@ class Project:
     def platform_table(self) -> PlatformTable:
         """Read the platform table; LockError when it is malformed."""
         path = self.images / "platforms.toml"
-        return parse_toml(PlatformTable, path.read_text(encoding="utf-8"), "images/platforms.toml")
+        return parse_toml(PlatformTable, read_committed(path, "images/platforms.toml"), "images/platforms.toml")
 
     def base_versions(self) -> tuple[str, ...]:
         """Return the versions that have a base lock, oldest first."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from seatrial.model.errors import DiskError
+from seatrial.model.errors import DiskError, LockError
 
 CHUNK = 1 << 20
 """Bytes read at a time."""
@@ -36,6 +36,24 @@ def sha256_tree(root: Path, paths: Iterable[Path]) -> str:
         mark = "x" if os.access(path, os.X_OK) else "-"
         total.update(f"{path.relative_to(root).as_posix()}\0{mark}\0{sha256_file(path)}\n".encode())
     return total.hexdigest()
+
+
+def read_committed(path: Path, origin: str, *, do: str = "restore it from git") -> str:
+    """Return the text of a file of the checkout.
+
+    Args:
+        origin: what messages call the file.
+        do: what to do where it is missing.
+
+    Raises:
+        LockError: it is missing, cannot be read, or is no UTF-8 text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise LockError(f"{origin} does not exist", do=do) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockError(f"{origin} cannot be read", why=str(error), do="restore it from git") from None
 
 
 @contextmanager

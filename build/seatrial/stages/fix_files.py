@@ -14,7 +14,7 @@ from seatrial.model.fixes import Fix, Kind, Series
 from seatrial.model.patches import check_form, touched_paths
 from seatrial.model.series import Detector, LoadedFix, LoadedSeries, Patch
 from seatrial.model.values import ModelT, parse_toml
-from seatrial.ports.files import sha256_tree
+from seatrial.ports.files import read_committed, sha256_tree
 
 _PATCH_NAME = re.compile(r"^(\d+\.\d+\.\d+(?:\.post\d+)?)\.patch$")
 
@@ -63,6 +63,8 @@ def _load_fix(folder: Path) -> LoadedFix:
                 f"{name}/{path.name} is for a base that fix.toml does not list", do=f'add "{match[1]}" to bases'
             )
         patches[match[1]] = read_patch(path, fix)
+    if not (folder / fix.proof).is_file() or Path(fix.proof).name != fix.proof:
+        raise LockError(f"{name} holds no {fix.proof}, its proof", do="write it, red without the fix and green with it")
     detector = _load_detector(folder / "defect.py", f"{name}/defect.py")
     code = sha256_tree(folder, (folder / "fix.toml", folder / "defect.py"))
     return LoadedFix(fix, detector, patches, code)
@@ -71,7 +73,10 @@ def _load_fix(folder: Path) -> LoadedFix:
 def read_patch(path: Path, fix: Fix) -> Patch:
     """Read one patch file and refuse what could not be applied as one clean commit."""
     origin = f"patches/{path.parent.name}/{path.name}"
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LockError(f"{origin} cannot be read", why=str(error), do="restore it from git") from None
     check_form(data, origin)
     files = touched_paths(data, origin)
     outside = [file for file in files if not file.startswith(PACKAGE)]
@@ -95,7 +100,7 @@ def _load_detector(path: Path, origin: str) -> Detector:
     sys.modules[name] = module  # dataclasses look their module up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise LockError(f"{origin} cannot be imported", why=f"{type(error).__name__}: {error}", do="mend it") from error
     for wanted in ("subject", "detect"):
         if not callable(getattr(module, wanted, None)):
@@ -104,10 +109,4 @@ def _load_detector(path: Path, origin: str) -> Detector:
 
 
 def _read(model: type[ModelT], path: Path, origin: str) -> ModelT:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise LockError(f"{origin} is missing", do="restore it from git") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LockError(f"{origin} cannot be read", why=str(error), do="restore it from git") from None
-    return parse_toml(model, text, origin)
+    return parse_toml(model, read_committed(path, origin), origin)

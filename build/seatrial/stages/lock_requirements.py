@@ -13,7 +13,7 @@ from seatrial.model.errors import LockError
 from seatrial.model.requirements import LockedWheel, LockRules, belongs_to_torch, lock_text
 from seatrial.model.values import parse_toml
 from seatrial.ports.console import Console
-from seatrial.ports.files import write_atomic
+from seatrial.ports.files import read_committed, write_atomic
 from seatrial.ports.pip_config import PipConfig
 from seatrial.ports.uv import find_cpu_torch, index_flags, resolve
 
@@ -39,13 +39,9 @@ class WrittenLocks:
 
 def load_rules(path: Path) -> LockRules:
     """Read a platform's rules; LockError when they are missing or malformed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise LockError(
-            f"images/locks/{path.name} does not exist", do="say there how the platform's requirements resolve"
-        ) from None
-    return parse_toml(LockRules, text, f"images/locks/{path.name}")
+    name = f"images/locks/{path.name}"
+    text = read_committed(path, name, do="say there how the platform's requirements resolve")
+    return parse_toml(LockRules, text, name)
 
 
 def requirements_of(metadata: bytes, rules: LockRules, base: str) -> list[str]:

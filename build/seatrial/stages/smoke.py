@@ -19,11 +19,12 @@ from typing import Any
 
 from pydantic import Field
 
-from seatrial.model.errors import CommandError, LockError, SmokeError, UsageError
+from seatrial.model.errors import CommandError, SmokeError, UsageError
 from seatrial.model.gate import Requirement
 from seatrial.model.report import Case, Outcome, Report
 from seatrial.model.values import Frozen, Identifier, parse_json, parse_toml
 from seatrial.ports.console import Console
+from seatrial.ports.files import read_committed
 from seatrial.ports.process import run
 
 PROFILES = "profiles.toml"
@@ -100,12 +101,7 @@ def read_profiles(smoke_tests: Path) -> Profiles:
     Raises:
         LockError: profiles.toml is missing or malformed.
     """
-    path = smoke_tests / PROFILES
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise LockError(f"{PROFILES} cannot be read", why=str(error), do="restore smoke_tests from git") from None
-    return parse_toml(Profiles, text, PROFILES)
+    return parse_toml(Profiles, read_committed(smoke_tests / PROFILES, PROFILES), PROFILES)
 
 
 def expected_cases(smoke_tests: Path, profile: str, base: str, platform: str) -> Requirement:

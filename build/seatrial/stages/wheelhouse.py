@@ -11,7 +11,7 @@ from seatrial.model.requirements import LockedWheel, LockRules, lock_text, parse
 from seatrial.model.values import parse_toml
 from seatrial.ports.cache import Cache
 from seatrial.ports.console import Console
-from seatrial.ports.files import write_atomic
+from seatrial.ports.files import read_committed, write_atomic
 from seatrial.ports.index import Found, Index, Wanted
 from seatrial.ports.links import link
 from seatrial.ports.pip_config import PipConfig
@@ -61,13 +61,8 @@ class Requirements:
 
 def read_requirement_lock(path: Path) -> tuple[LockedWheel, ...]:
     """Read a lock of `images/locks/`; LockError when it is missing or not as it was written."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise LockError(
-            f"images/locks/{path.name} does not exist", do="write it: nox -s lock-requirements -- PLATFORM --base V"
-        ) from None
-    return parse_lock(text, f"images/locks/{path.name}")
+    name = f"images/locks/{path.name}"
+    return parse_lock(read_committed(path, name, do="write it: nox -s lock-requirements -- PLATFORM --base V"), name)
 
 
 def choose_requirements(base: str, platform: str, torch: str, *, sources: Sources, console: Console) -> Requirements:
@@ -116,7 +111,8 @@ def _cpu_torch(
         else:
             return locked, origin, ()
     rules_path = sources.locks / f"{platform}.toml"
-    rules = parse_toml(LockRules, rules_path.read_text(encoding="utf-8"), f"images/locks/{platform}.toml")
+    rules_name = f"images/locks/{platform}.toml"
+    rules = parse_toml(LockRules, read_committed(rules_path, rules_name), rules_name)
     seen = find_cpu_torch(torch, rules, sources.config)
     if seen is None:
         return None
