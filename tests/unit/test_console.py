@@ -70,6 +70,12 @@ def test_a_reader_that_went_away_changes_nothing(monkeypatch: pytest.MonkeyPatch
         Console(as_json=True).result({"a": 1})
 
 
+def test_what_a_stranger_wrote_does_not_command_the_terminal() -> None:
+    out = io.StringIO()
+    Console(out=out, ci=False).line("vllm/\x1b[2J\x9b2Jred\r.py\tand\nmore")
+    assert out.getvalue() == "vllm/\\x1b[2J\\x9b2Jred\\x0d.py\tand\nmore\n".expandtabs()
+
+
 def test_a_character_that_the_encoding_lacks_is_shown_as_its_number() -> None:
     kept = io.BytesIO()
     out = io.TextIOWrapper(kept, encoding="ascii")

@@ -21,6 +21,10 @@ PROGRESS_LINE_EVERY = 10.0
 """Seconds between two progress lines where there is no terminal to redraw."""
 
 
+UNSEEN = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\t\n"}
+"""What a terminal would obey rather than show; names in wheels and lines of logs come from strangers."""
+
+
 class Progress(Protocol):
     """Take the amount that has been done since the last call, in the unit that the total has."""
 
@@ -74,7 +78,7 @@ class Console:
     def line(self, text: str, *, style: str = "") -> None:
         """Print one line."""
         with self._lock:
-            self._rich.print(escape(text), style=style or None)
+            self._rich.print(escape(text.translate(UNSEEN)), style=style or None)
 
     def detail(self, text: str) -> None:
         """Print a line that belongs to the step above it."""
