@@ -147,7 +147,19 @@ def test_a_fault_that_cannot_be_kept_is_still_one_line(
     assert capsys.readouterr().out.splitlines()[0] == "seatrial: internal: ValueError: odd"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR])
+@pytest.mark.parametrize(
+    "number",
+    [
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EACCES,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+    ],
+)
 def test_a_full_or_closed_disk_is_no_fault(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

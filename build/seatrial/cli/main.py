@@ -83,7 +83,7 @@ def _disk(error: OSError) -> DiskError | None:
     if error.errno in FULL:
         return DiskError("no room left on the disk", why=str(error), do="free some and run the same again")
     if error.errno in CLOSED:
-        return DiskError("a path cannot be used", why=str(error), do="check its owner and mode")
+        return DiskError("a path cannot be used", why=str(error), do="check how it is written, its owner and mode")
     return None
 
 

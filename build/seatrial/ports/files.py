@@ -19,8 +19,8 @@ CHUNK = 1 << 20
 """Bytes read at a time."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a full disk, a quota and a limit on the size of files look like."""
-CLOSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
-"""What a path that may not be written looks like."""
+CLOSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""What a path that may not be written, or cannot be one, looks like."""
 
 
 def sha256_file(path: Path) -> str:
@@ -115,7 +115,7 @@ def scratch_beside(path: Path) -> Iterator[Path]:
 def sweep_beside(path: Path) -> None:
     """Remove the temporary files and folders of `path` whose process is gone; the system tells by their locks."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}")
-    for entry in list(path.parent.iterdir()):
+    for entry in list(path.parent.iterdir()) if path.parent.is_dir() else []:
         if not ours.fullmatch(entry.name) or entry.is_symlink():
             continue
         with suppress(OSError):
