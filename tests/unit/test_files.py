@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from seatrial.model.errors import DiskError
-from seatrial.ports.files import disk_errors, need_room, scratch_beside, sha256_file, sha256_tree, write_atomic
+from seatrial.ports.files import (
+    disk_errors,
+    need_room,
+    scratch_beside,
+    sha256_file,
+    sha256_tree,
+    sweep_beside,
+    write_atomic,
+)
 
 
 def test_a_write_replaces_the_file_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -72,3 +80,8 @@ def test_too_little_room_is_said_before_anything_is_written(tmp_path: Path) -> N
     need_room(tmp_path / "a" / "b", 1, "it")
     with pytest.raises(DiskError, match="needs"):
         need_room(tmp_path / "a" / "b", 1 << 60, "it")
+
+
+def test_sweeping_where_nothing_is_yet_does_nothing(tmp_path: Path) -> None:
+    sweep_beside(tmp_path / "not" / "there")
+    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 from pathlib import Path
 from typing import cast
@@ -155,21 +154,6 @@ def test_contexts_hold_each_piece_under_its_full_name(tmp_path: Path, monkeypatc
     assert (Path(build.contexts["patched"]) / "new.whl").samefile(tmp_path / "new.whl")
     assert "base" not in build.contexts
     assert not (build.context / "Dockerfile").exists()
-
-
-def test_what_a_killed_build_left_goes_and_a_living_one_s_stays(tmp_path: Path) -> None:
-    gone = free_process_id()
-    for pid in (gone, os.getpid()):
-        (tmp_path / f".image.{pid}.abc").mkdir()
-        (tmp_path / f".image.{pid}.abc" / "image.tar").write_bytes(b"x")
-    (tmp_path / ".image.other").mkdir()
-    image_stage.clear_left(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([f".image.{os.getpid()}.abc", ".image.other"])
-
-
-def free_process_id() -> int:
-    """Return a process id that no process has."""
-    return next(pid for pid in range(4_000_000, 4_100_000) if not Path(f"/proc/{pid}").exists())
 
 
 def test_a_pulled_base_takes_the_place_of_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

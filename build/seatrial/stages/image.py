@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from seatrial.model.requirements import LockRules
 from seatrial.ports import engine
 from seatrial.ports.buildx import Build, build_archive
 from seatrial.ports.console import Console
-from seatrial.ports.files import disk_errors, need_room, scratch_beside
+from seatrial.ports.files import disk_errors, need_room, scratch_beside, sweep_beside
 from seatrial.ports.links import link
 from seatrial.ports.uv import uv_program
 
@@ -67,9 +66,9 @@ def build_image(request: ImageRequest, *, work: Path, client: docker.DockerClien
         IntegrityError: the engine holds something else than what was built.
     """
     wheels = sum(path.stat().st_size for path in request.wheels.rglob("*.whl"))
+    sweep_beside(work / "image")
     need_room(work, int(wheels * EXPANSION), "the image's archive")
-    clear_left(work)
-    with scratch_beside(work / f"image.{os.getpid()}") as scratch:
+    with scratch_beside(work / "image") as scratch:
         build = lay_build(request, scratch)
         archive = scratch / "image.tar"
         console.detail(f"building: {wheels / 1e6:.0f} MB of wheels, {len(build.labels)} labels, no network")
@@ -86,14 +85,6 @@ def build_image(request: ImageRequest, *, work: Path, client: docker.DockerClien
     if not engine.holds(client, digest):
         raise IntegrityError(f"the engine does not hold {digest} after loading it", do="run the same again")
     return BuiltImage(digest, engine.image_size(client, digest), size)
-
-
-def clear_left(work: Path) -> None:
-    """Remove what a killed build left in the work folder; a living process's own is not touched."""
-    for folder in work.glob(".image.*.*"):
-        pid = folder.name.split(".")[2]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def lay_build(request: ImageRequest, scratch: Path) -> Build:
