@@ -15,7 +15,6 @@ from seatrial.model.names import Line
 from seatrial.model.platforms import Platform
 from seatrial.model.series import LoadedSeries
 from seatrial.ports.console import Console
-from seatrial.ports.files import sha256_file
 from seatrial.ports.registry_http import parse_target
 from seatrial.stages.base_image import nothing_to_pull
 from seatrial.stages.fix_files import load_series
@@ -155,8 +154,3 @@ def say_plan(plan: BuildPlan, console: Console) -> None:
     if plan.request.without:
         console.detail(f"left out on request: {', '.join(plan.request.without)} (so there will be no name)")
     console.detail(f"smoke: {', '.join(row.profiles)}; name: vllm:{plan.line.moving_tag}-rN")
-
-
-def digests(paths: tuple[Path, ...]) -> dict[str, str]:
-    """Return file names to SHA-256, for receipts."""
-    return {path.name: sha256_file(path) for path in paths}
