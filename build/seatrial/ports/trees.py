@@ -11,7 +11,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -135,7 +135,31 @@ class FolderTree:
         return total.hexdigest()
 
 
-class ZipTree:
+class _Archive:
+    """What archives share: their members by path."""
+
+    _path: Path
+    _members: Mapping[str, object]
+
+    @property
+    def origin(self) -> str:
+        """Return the archive's path."""
+        return str(self._path)
+
+    def paths(self) -> Iterable[str]:
+        """Return every file's path, sorted."""
+        return sorted(self._members)
+
+    def has(self, path: str) -> bool:
+        """Tell whether the archive holds a file."""
+        return path in self._members
+
+    def digest(self) -> str:
+        """Return the archive's SHA-256."""
+        return sha256_file(self._path)
+
+
+class ZipTree(_Archive):
     """A wheel: its own layout (`vllm/...`), its metadata left out. Members are read when asked for."""
 
     def __init__(self, path: Path) -> None:
@@ -155,19 +179,6 @@ class ZipTree:
                 raise _refused(path, name, "is there twice")
             self._members[name] = info
 
-    @property
-    def origin(self) -> str:
-        """Return the archive's path."""
-        return str(self._path)
-
-    def paths(self) -> Iterable[str]:
-        """Return every file's path, sorted."""
-        return sorted(self._members)
-
-    def has(self, path: str) -> bool:
-        """Tell whether the archive holds a file."""
-        return path in self._members
-
     def read(self, path: str) -> bytes:
         """Return a file's bytes, checked against its CRC; KeyError if there is no such file."""
         try:
@@ -179,12 +190,8 @@ class ZipTree:
         """Tell whether the member has its x bit."""
         return bool((self._members[path].external_attr >> 16) & stat.S_IXUSR)
 
-    def digest(self) -> str:
-        """Return the archive's SHA-256."""
-        return sha256_file(self._path)
 
-
-class TarTree:
+class TarTree(_Archive):
     """A source archive, its top folder stripped. It is read once, from end to end, and kept in memory."""
 
     def __init__(self, path: Path) -> None:
@@ -220,19 +227,6 @@ class TarTree:
         if data[end:].strip(b"\0") or len(data) - end < 2 * tarfile.BLOCKSIZE:
             raise EOFError("it does not end with the end mark")
 
-    @property
-    def origin(self) -> str:
-        """Return the archive's path."""
-        return str(self._path)
-
-    def paths(self) -> Iterable[str]:
-        """Return every file's path, sorted."""
-        return sorted(self._members)
-
-    def has(self, path: str) -> bool:
-        """Tell whether the archive holds a file."""
-        return path in self._members
-
     def read(self, path: str) -> bytes:
         """Return a file's bytes; KeyError if there is no such file."""
         return self._members[path][0]
@@ -240,10 +234,6 @@ class TarTree:
     def executable(self, path: str) -> bool:
         """Tell whether the member has its x bit."""
         return self._members[path][1]
-
-    def digest(self) -> str:
-        """Return the archive's SHA-256."""
-        return sha256_file(self._path)
 
 
 def _plain_bytes(path: Path) -> bytes:
