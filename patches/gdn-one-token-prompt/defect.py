@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from seatrial.model.fixes import Finding
+from seatrial.model.modules import Source, called, cpu_kernel_modules, modules
 from seatrial.model.tree import Tree
 
 FIX = "gdn-one-token-prompt"
@@ -26,27 +26,19 @@ SPLIT = "split_decodes_and_prefills"
 SHORT = "treat_short_extends_as_decodes"
 
 
-@dataclass(frozen=True)
-class Source:
-    """A module of the tree."""
-
-    path: str
-    tree: ast.Module
-
-
 def subject(tree: Tree) -> bool:
     """Tell whether the tree runs Gated DeltaNet layers on CPU kernels at all."""
-    return bool(_kernel_modules(tree))
+    return bool(cpu_kernel_modules(tree, KERNEL))
 
 
 def detect(tree: Tree) -> list[Finding]:
     """Return a finding for each split that takes a first token for a decode."""
-    kernels = _kernel_modules(tree)
+    kernels = cpu_kernel_modules(tree, KERNEL)
     wanted = {name for source in kernels for name in _metadata_taken(source.tree)}
     if not wanted:
         return []
-    modules = list(_modules(tree, SPLIT))
-    signature = _signature(modules)
+    splitting = list(modules(tree, SPLIT))
+    signature = _signature(splitting)
     return [
         Finding(
             fix=FIX,
@@ -56,7 +48,7 @@ def detect(tree: Tree) -> list[Finding]:
             message=f"a first chunk of one token is counted as a decode, and {kernels[0].path} then starts from"
             " the state that an earlier request left in the slot",
         )
-        for source in modules
+        for source in splitting
         if wanted & _classes(source.tree)
         for call in _splits(source.tree)
         if _short_is_decode(call, signature)
@@ -82,8 +74,8 @@ def _default(signature: ast.arguments | None) -> ast.expr:
     return ast.Constant(value=True)
 
 
-def _signature(modules: list[Source]) -> ast.arguments | None:
-    for source in modules:
+def _signature(sources: list[Source]) -> ast.arguments | None:
+    for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.FunctionDef) and node.name == SPLIT:
                 return node.args
@@ -92,7 +84,7 @@ def _signature(modules: list[Source]) -> ast.arguments | None:
 
 def _splits(tree: ast.Module) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _called(node) in _aliases(tree):
+        if isinstance(node, ast.Call) and called(node) in _aliases(tree):
             yield node
 
 
@@ -114,31 +106,3 @@ def _metadata_taken(tree: ast.Module) -> Iterator[str]:
 
 def _classes(tree: ast.Module) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-
-
-def _kernel_modules(tree: Tree) -> list[Source]:
-    """Return the modules that call a CPU kernel of the gated delta rule; its own wrapper does not count."""
-    return [source for source in _modules(tree, KERNEL) if any(_calls_kernel(source.tree))]
-
-
-def _calls_kernel(tree: ast.AST) -> Iterator[bool]:
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef):
-            called = {_called(node) for node in ast.walk(function)}
-            yield any(KERNEL in name and name.endswith("_cpu") for name in called - {function.name})
-
-
-def _called(node: ast.AST) -> str:
-    match node:
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
-            return name
-    return ""
-
-
-def _modules(tree: Tree, word: str) -> Iterator[Source]:
-    """Yield the Python modules of vLLM that hold a word."""
-    for path in tree.paths():
-        if path.startswith("vllm/") and path.endswith(".py"):
-            data = tree.read(path)
-            if word.encode() in data:
-                yield Source(path, ast.parse(data))

@@ -21,6 +21,7 @@ from typing import Any
 
 from seatrial.model.fixes import Finding
 from seatrial.model.interpret import SELF, UNKNOWN, Env, Interpreter, RefusedError, Thing
+from seatrial.model.modules import Source, cpu_kernel_modules, function_line, modules
 from seatrial.model.tree import Tree
 
 FIX = "gdn-state-dtype"
@@ -128,22 +129,14 @@ class Outcome:
     looked: bool
 
 
-@dataclass(frozen=True)
-class Source:
-    """A module of the tree."""
-
-    path: str
-    tree: ast.Module
-
-
 def subject(tree: Tree) -> bool:
     """Tell whether the tree runs Gated DeltaNet layers on CPU kernels at all."""
-    return bool(_kernel_modules(tree))
+    return bool(cpu_kernel_modules(tree, KERNEL))
 
 
 def detect(tree: Tree) -> list[Finding]:
     """Return a finding for each part of the defect."""
-    kernels = _kernel_modules(tree)
+    kernels = cpu_kernel_modules(tree, KERNEL)
     check = _config_check(tree)
     if not kernels:
         return []
@@ -199,8 +192,8 @@ def _outcome(check: Source, dtype: Dtype, state: str, *, features: bool) -> Outc
 
 def _allocated(tree: Tree, outcome: Outcome) -> Any:
     """Return the dtype that the state is allocated in, as the calculator that every model asks says."""
-    for source in _modules(tree, CALCULATOR):
-        if _function(source.tree, CALCULATOR):
+    for source in modules(tree, CALCULATOR):
+        if function_line(source.tree, CALCULATOR):
             walk = Walk(source.tree, features=False)
             env: Env = {".dtype": outcome.dtype, ".state": outcome.state}
             dtypes = walk.call(CALCULATOR, [SELF, outcome.dtype, "auto", outcome.state], {}, env)
@@ -210,7 +203,7 @@ def _allocated(tree: Tree, outcome: Outcome) -> Any:
 
 def _config_check(tree: Tree) -> Source:
     """Return the module of the CPU platform."""
-    for source in _modules(tree, CHECK, below="vllm/platforms/"):
+    for source in modules(tree, CHECK, below="vllm/platforms/"):
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ClassDef) and any(_says_cpu(item) for item in node.body):
                 return source
@@ -233,26 +226,7 @@ def _reset_line(tree: ast.Module) -> int:
         match node:
             case ast.Assign(targets=[ast.Attribute(attr=name)]) if name == STATE:
                 return node.lineno
-    return _function(tree, CHECK) or 1
-
-
-def _kernel_modules(tree: Tree) -> list[Source]:
-    """Return the modules that call a CPU kernel of the gated delta rule; its own wrapper does not count."""
-    return [source for source in _modules(tree, KERNEL) if any(_calls_kernel(source.tree))]
-
-
-def _calls_kernel(tree: ast.AST) -> Iterator[bool]:
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef):
-            called = {_called(node) for node in ast.walk(function)}
-            yield any(KERNEL in name and name.endswith("_cpu") for name in called - {function.name})
-
-
-def _called(node: ast.AST) -> str:
-    match node:
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
-            return name
-    return ""
+    return function_line(tree, CHECK) or 1
 
 
 def _late_refusals(tree: ast.Module) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -272,17 +246,3 @@ def _dtypes_compared(node: ast.AST) -> tuple[str, ...]:
             named = [part.attr for part in ast.walk(other) if isinstance(part, ast.Attribute)]
             return tuple(name for name in named if name in DTYPES)
     return ()
-
-
-def _function(tree: ast.Module, name: str) -> int:
-    """Return the line of a function, 0 if it is not there."""
-    return next((node.lineno for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name), 0)
-
-
-def _modules(tree: Tree, word: str, *, below: str = "vllm/") -> Iterator[Source]:
-    """Yield the Python modules that hold a word."""
-    for path in tree.paths():
-        if path.startswith(below) and path.endswith(".py"):
-            data = tree.read(path)
-            if word.encode() in data:
-                yield Source(path, ast.parse(data))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from seatrial.model.errors import FixError, UsageError
+from seatrial.model.errors import FixError, IntegrityError, UsageError
 from seatrial.model.fixes import AppliedFix, Finding, Fix, Kind, Series, Verdict
 from seatrial.model.platforms import Platform
 from seatrial.model.record import SkippedFix
@@ -75,12 +75,15 @@ class LoadedFix:
 
         Raises:
             FixError: the detector itself failed, or named another fix or an unknown part.
+            IntegrityError: a module of the tree is no Python.
         """
         try:
             subject = self.detector.subject(tree)
             findings = tuple(self.detector.detect(tree))
             if strange := [found for found in findings if not isinstance(found, Finding)]:
                 raise TypeError(f"{strange[0]!r} is no Finding")
+        except IntegrityError as error:
+            raise IntegrityError(f"{tree.origin}: {error.what}", why=error.why, do=error.do) from error
         except (Exception, SystemExit) as error:
             raise FixError(
                 f"the detector of {self.id} failed on {tree.origin}",
