@@ -1,0 +1,78 @@
+"""What a walk through a module keeps in mind: names, attributes, conditions, and the kernel calls that it came to."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from seatrial.model.scratch.classes import Contents
+from seatrial.model.scratch.found import Span
+from seatrial.model.scratch.guards import Bindings, Guard, Scope
+from seatrial.model.scratch.tensors import Argument
+from seatrial.model.scratch.values import (
+    Taken,
+    Value,
+)
+
+DEEPEST = 8
+"""Calls within calls that are followed."""
+MOST = 20_000
+"""Calls that are followed in one module; what is left then counts as not followed."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """A function that is being walked."""
+
+    function: str
+    """`CLASS.METHOD`, or the function's name."""
+    owner: str
+    """The class whose body it stands in."""
+    cls: str
+    """The class of its `self`."""
+    env: dict[str, Value]
+    scope: Scope
+    returned: list[Value] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A kernel call that the walk came to."""
+
+    cls: str
+    function: str
+    kernel: str
+    call: Span
+    arguments: tuple[Argument, ...]
+    where: Taken
+
+
+class Walker:
+    """The state of a walk; what builds on it walks expressions, calls and statements."""
+
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self.attributes: dict[str, dict[str, Value]] = {name: {} for name in contents.classes}
+        self.globals: dict[str, Value] = {}
+        self.guards: list[Guard] = []
+        self.stack: list[ast.AST] = []
+        self.entries: list[tuple[str, int]] = []
+        """Functions that are being run, and how many guards held when they were called."""
+        self.reached: list[Reached] = []
+        self.followed: set[str] = set()
+        """Functions that were walked because another one calls them."""
+        self.budget = MOST
+        self._bindings: dict[int, Bindings] = {}
+
+    def bindings(self, function: ast.AST) -> Bindings:
+        """Return what a function binds, looked up once."""
+        if id(function) not in self._bindings:
+            self._bindings[id(function)] = Bindings(function)
+        return self._bindings[id(function)]
+
+    def here(self) -> Taken:
+        """Return where the walk is: in which forward method, and in which branch of it."""
+        forward = [entry for entry in self.entries if entry[0].rpartition(".")[2].startswith("forward")]
+        method, depth = (forward or self.entries or [("", 0)])[-1 if forward else 0]
+        branch = next((guard for guard in reversed(self.guards[depth:]) if guard.branch), None)
+        return Taken(method, branch, tuple(self.guards))
