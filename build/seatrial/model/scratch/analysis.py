@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from seatrial.model.modules import parse
-from seatrial.model.scratch.classes import Contents, Function
+from seatrial.model.scratch.classes import Reader
 from seatrial.model.scratch.found import Allocation, Analysis, Fused, Hazard, Span, Unproven, Use
 from seatrial.model.scratch.guards import exclude, known_dtypes
 from seatrial.model.scratch.kernels import takes_float16_alone
-from seatrial.model.scratch.statements import Runner
+from seatrial.model.scratch.roots import walked
 from seatrial.model.scratch.tensors import Argument
-from seatrial.model.scratch.values import UNKNOWN, Buffer, Callee, Follower, Taken, Value, of
-from seatrial.model.scratch.walk import Frame, Reached
-
-_NOT_ACTIVATIONS = re.compile(
-    r"position|_ids?$|^ids|ind(ex|ices)|_loc$|mapping|table|lens?$|mask|cache|scale|metadata|context|offset|topk_ids"
-    r"|logits|count|slot|expert_map|state$|rotary|cos|sin|seq|prefix|name|size|num_|layer"
-)
-"""Parameters of a forward method that are no activations, by their names."""
+from seatrial.model.scratch.values import Buffer, Follower, Taken
+from seatrial.model.scratch.walk import Reached
 
 
-def analyse(source: str, path: str) -> Analysis:
+def analyse(source: str, path: str, read: Reader = lambda _: None) -> Analysis:
     """Find 16-bit scratch tensors that reach kernels beside the model's dtype.
 
-    The source is read as a syntax tree; nothing is imported or run. Only modules of torch's (classes) are looked at.
+    The source is read as a syntax tree; nothing is imported or run. Only classes that are modules of torch's are
+    looked at, with the methods that they inherit.
+
+    Args:
+        path: where the source stands below the tree's root (`vllm/...`); relative imports are read from it.
+        read: gives the modules that classes are imported from; without it those classes are unknown.
 
     Raises:
         IntegrityError: the source is no Python; says where.
     """
-    contents = Contents(parse(source.encode(), path))
-    runner = Runner(contents)
-    _prepare(runner)
-    unproven = []
-    for cls in contents.classes:
-        if contents.is_module(cls):
-            _walk_class(runner, cls)
-    if runner.budget <= 0:
-        unproven.append(Unproven(_whole(contents.tree), "the module calls itself in too many ways to follow"))
+    tree = parse(source.encode(), path)
+    runner = walked(tree, path, read)
     reached = list(dict.fromkeys(runner.reached))
-    return Analysis(path, _hazards(reached), _fused(reached), tuple(unproven), _kernels(reached))
+    unproven = []
+    if runner.budget <= 0:
+        unproven.append(Unproven(_whole(tree), "the module calls itself in too many ways to follow"))
+    here = [call for call in reached if call.home == path]
+    return Analysis(path, _hazards(reached, path), _fused(here), tuple(unproven), _kernels(here))
 
 
 def _whole(tree: ast.Module) -> Span:
@@ -50,72 +45,13 @@ def _whole(tree: ast.Module) -> Span:
     return Span(1, 0, last.end_lineno or 1, last.end_col_offset or 0)
 
 
-def _prepare(runner: Runner) -> None:
-    """Learn what the module's names and every object's attributes hold."""
-    contents = runner.contents
-    frame = _frame(runner, contents.tree, runner.globals)
-    runner.block([line for line in contents.tree.body if not isinstance(line, Function | ast.ClassDef)], frame)
-    for name, known in contents.classes.items():
-        body = [line for line in known.node.body if isinstance(line, ast.Assign | ast.AnnAssign)]
-        runner.block(body, _frame(runner, known.node, runner.attributes[name]))
-    for _ in range(2):
-        for name in contents.classes:
-            if contents.is_module(name):
-                _root(runner, name, "__init__")
-                for method in _methods(runner, name):
-                    _root(runner, name, method)
-    runner.reached.clear()
-    runner.followed.clear()
-
-
-def _frame(runner: Runner, node: ast.AST, env: dict[str, Value]) -> Frame:
-    return Frame("", "", "", env, runner.scope(node, env, "", ""))
-
-
-def _methods(runner: Runner, cls: str) -> list[str]:
-    """Return a class's methods, inherited ones too, forward methods first."""
-    names = dict.fromkeys(
-        name for known in runner.contents.lineage(cls) for name in known.methods if name != "__init__"
-    )
-    return sorted(names, key=lambda name: not name.startswith("forward"))
-
-
-def _walk_class(runner: Runner, cls: str) -> None:
-    for method in _methods(runner, cls):
-        found = runner.contents.method(cls, method)
-        if found and (method.startswith("forward") or f"{found[0]}.{method}" not in runner.followed):
-            _root(runner, cls, method)
-
-
-def _root(runner: Runner, cls: str, method: str) -> None:
-    """Walk a method as it is called from outside."""
-    found = runner.contents.method(cls, method)
-    if found is None:
-        return
-    owner, function = found
-    arguments = []
-    if method.startswith("forward"):
-        spec = function.args
-        for arg in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs][1:]:
-            if _is_activation(arg):
-                arguments.append(Argument(arg.arg, of(Follower(arg.arg)), ast.Name(arg.arg)))
-    spec_names = {argument.name for argument in arguments}
-    for arg in [*function.args.args[1:], *function.args.kwonlyargs]:
-        if arg.arg not in spec_names:
-            arguments.append(Argument(arg.arg, UNKNOWN, ast.Name(arg.arg)))
-    runner.run(Callee(function, f"{owner}.{method}", instance=cls), arguments, ast.Name("self"))
-
-
-def _is_activation(arg: ast.arg) -> bool:
-    kind = ast.unparse(arg.annotation) if arg.annotation is not None else "Tensor"
-    return "Tensor" in kind and "IntermediateTensors" not in kind and not _NOT_ACTIVATIONS.search(arg.arg)
-
-
-def _hazards(reached: Iterable[Reached]) -> tuple[Hazard, ...]:
+def _hazards(reached: Iterable[Reached], path: str) -> tuple[Hazard, ...]:
     found: dict[Buffer, dict[Use, None]] = {}
     for call in reached:
         for buffer, use in _uses(call):
             key = Buffer(buffer.site, buffer.cls, buffer.target)
+            if buffer.site.home != path:
+                continue
             if use.parameter or takes_float16_alone(call.kernel):
                 found.setdefault(key, {})[use] = None
     hazards = []
@@ -155,7 +91,7 @@ def _uses(call: Reached) -> Iterator[tuple[Buffer, Use]]:
             if known & {buffer.site.dtype, ""} or exclude(taken.guards, call.where.guards):
                 continue
             branch = taken.branch or (call.where.branch if taken.method == call.where.method else None)
-            yield buffer, _use(call, replace(taken, branch=branch), argument.name, _partner(call, argument))
+            yield buffer, _use(call, replace(taken, branch=branch), argument.name, _partner(call, argument, buffer))
 
 
 def _buffers(argument: Argument) -> set[Buffer]:
@@ -170,13 +106,19 @@ def _use(call: Reached, taken: Taken, argument: str, parameter: str) -> Use:
         kernel=call.kernel,
         call=call.call,
         function=call.function,
+        path=call.home,
         argument=argument,
         parameter=parameter,
     )
 
 
-def _partner(call: Reached, besides: Argument | None) -> str:
-    """Return what a call takes in the model's dtype, a parameter of the class before activations."""
+def _partner(call: Reached, besides: Argument | None, buffer: Buffer | None = None) -> str:
+    """Return what a call takes in the model's dtype beside a buffer: a parameter, or else activations.
+
+    Activations alone say little of a tensor that is made for one call: a literal dtype is then what the kernel puts
+    out. They count where the same argument follows them on another way to the call, where the buffer outlives the
+    call, and where the kernel takes one dtype alone.
+    """
     found = [
         atom
         for argument in call.arguments
@@ -184,6 +126,10 @@ def _partner(call: Reached, besides: Argument | None) -> str:
         for atom in argument.value.flat()
         if isinstance(atom, Follower)
     ]
+    if buffer is not None and besides is not None:
+        either = any(isinstance(atom, Follower) for atom in besides.value.atoms)
+        if not (either or buffer.target.startswith("self.") or takes_float16_alone(call.kernel)):
+            found = [atom for atom in found if atom.parameter]
     found.sort(key=lambda atom: (not atom.parameter, "bias" not in atom.name, atom.name))
     return found[0].name if found else ""
 

@@ -34,13 +34,19 @@ class Caller(Expressions):
 
     def apply(self, function: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
         """Return what calling a value with some arguments may give."""
+        made = self._apply(function, arguments, node, frame)
+        self.made = self.made or bool(made.buffers)
+        return made
+
+    def _apply(self, function: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
         found = [self._into(atom, arguments, node, frame) for atom in sorted(function.atoms, key=_order)]
         followed = [value for value in found if value is not None]
         if followed:
             return join_all(followed)
         name, base = self._owner(node, frame)
         if name == "super" and frame.cls:
-            return of(Instance(frame.cls, after=frame.owner))
+            named = arguments[0].value.ref if arguments else ""
+            return of(Instance(frame.cls, after=named.rpartition(".")[2] or frame.owner))
         if function.ref:
             return self._outside(function.ref, arguments, node, frame)
         place = self._place(node, frame)
@@ -55,7 +61,7 @@ class Caller(Expressions):
         return built_in if built_in is not None else self._passed(node, arguments)
 
     def _place(self, node: ast.Call, frame: Frame) -> Place:
-        return Place(node, frame.function, frame.owner, self.here())
+        return Place(node, frame.function, frame.owner, frame.home, self.here())
 
     def _owner(self, node: ast.Call, frame: Frame) -> tuple[str, Value]:
         match node.func:
@@ -83,10 +89,12 @@ class Caller(Expressions):
                 known = [Argument(key, value, node, True) for key, value in keywords if key not in given]
                 return self.apply(function, [*early, *late, *known], node, frame)
             case Instance(cls=cls):
-                found = self.contents.method(cls, "forward") or self.contents.method(cls, "__call__")
+                found = self.library.method(cls, "forward") or self.library.method(cls, "__call__")
                 if found is not None:
                     owner, body = found
-                    return self.run(Callee(body, f"{owner}.{body.name}", instance=cls), arguments, node)
+                    return self.run(
+                        Callee(body, f"{owner.name}.{body.name}", owner.home, instance=cls), arguments, node
+                    )
         return None
 
     def _outside(self, ref: str, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
@@ -95,7 +103,7 @@ class Caller(Expressions):
         plain = ref.removesuffix("[]")
         place = self._place(node, frame)
         first = join_all(argument.value for argument in arguments[:1])
-        if ref in self.contents.classes:
+        if ref in self.library.classes:
             return of(Instance(ref))
         if last.endswith("Parameter"):
             return self._parameter(arguments)
@@ -131,6 +139,7 @@ class Caller(Expressions):
         self.reached.append(
             Reached(
                 cls=frame.owner,
+                home=frame.home,
                 function=frame.function,
                 kernel=kernel,
                 call=Span.of(node),

@@ -65,7 +65,7 @@ class Expressions(Walker):
             case ast.BoolOp(values=values):
                 return self.fallback([self.value(item, frame) for item in values])
             case ast.Lambda():
-                return of(Callee(node, "lambda", tuple(frame.env.items())))
+                return of(Callee(node, "lambda", frame.home, tuple(frame.env.items())))
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node, frame)
             case ast.BinOp(left=left, right=right):
@@ -86,14 +86,13 @@ class Expressions(Walker):
         """Return what a name may hold."""
         if node.id in frame.env:
             return frame.env[node.id]
-        if node.id in self.globals:
-            return self.globals[node.id]
-        if node.id in self.contents.functions:
-            return of(Callee(self.contents.functions[node.id], node.id))
-        ref = self.contents.refs.get(node.id, "")
-        if node.id in self.contents.classes or not ref:
-            return Value(ref=node.id)
-        return dtype_named(ref, node) or Value(ref=ref)
+        if node.id in self.globals[frame.home]:
+            return self.globals[frame.home][node.id]
+        contents = self.library.homes[frame.home]
+        if node.id in contents.functions:
+            return of(Callee(contents.functions[node.id], node.id, frame.home))
+        ref = contents.refs.get(node.id, node.id)
+        return dtype_named(ref, node) or Value(ref=self.library.class_of(ref) or ref)
 
     def attribute(self, node: ast.Attribute, frame: Frame) -> Value:
         """Return what an attribute may hold."""
@@ -107,24 +106,26 @@ class Expressions(Walker):
             return Value(base.tensors) if node.attr in VIEWS else UNKNOWN
         if base.ref:
             ref = f"{base.ref}.{node.attr}"
-            if base.ref in self.contents.classes:
+            if base.ref in self.library.classes:
                 return self._member(base.ref, node.attr)
             return dtype_named(ref, node) or Value(ref=ref)
         return of(Dtype("")) if node.attr.endswith("dtype") else UNKNOWN
 
     def _member(self, cls: str, name: str, after: str = "") -> Value:
         """Return an attribute or method of a class's instance."""
-        for known in self.contents.lineage(cls) if not after else ():
-            held = self.attributes[known.name].get(name)
-            if held is not None:
-                return held
-        found = self.contents.method(cls, name, after)
+        if not after and name in self.attributes[cls]:
+            return self.attributes[cls][name]
+        for known in self.library.lineage(cls) if not after else ():
+            if name in self.shared[known.name]:
+                return self.shared[known.name][name]
+        found = self.library.method(cls, name, after)
         if found is not None:
             owner, function = found
+            callee = Callee(function, f"{owner.name}.{name}", owner.home, instance=cls)
             if any(isinstance(word, ast.Name) and word.id == "property" for word in function.decorator_list):
-                return self.run(Callee(function, f"{owner}.{name}", instance=cls), [], ast.Name("self"))
-            return of(Callee(function, f"{owner}.{name}", instance=cls))
-        return join_all(self.attributes[known.name].get("*", UNKNOWN) for known in self.contents.lineage(cls))
+                return self.run(callee, [], ast.Name("self"))
+            return of(callee)
+        return self.attributes[cls].get("*", UNKNOWN)
 
     def _named_parameter(self, value: Value, node: ast.Attribute, base: Value) -> Value:
         """Give a parameter of another object the name by which it is reached."""

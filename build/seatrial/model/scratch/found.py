@@ -59,6 +59,8 @@ class Use:
     call: Span
     function: str
     """The function that holds the call."""
+    path: str
+    """The module that it stands in: another one where a method is inherited from there."""
     argument: str
     """The keyword, or the position from 0, that the buffer is given as."""
     parameter: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -23,6 +24,8 @@ from seatrial.model.scratch.values import (
 )
 from seatrial.model.scratch.walk import DEEPEST, Frame
 
+_ANOTHERS = re.compile(r"cache|ssm|conv_state|quant|scale|kv_|weight")
+"""Stands in the names of dtypes that are not the model's."""
 End = Literal["", "return", "raise", "loop"]
 """How a block ends: it falls through, or leaves the function or the turn of a loop."""
 
@@ -37,7 +40,7 @@ class Runner(Caller):
         self.budget -= 1
         owner = callee.name.rpartition(".")[0] if callee.instance else ""
         env = dict(callee.closure)
-        frame = Frame(callee.name, owner, callee.instance, env, self.scope(callee.node, env, owner, callee.instance))
+        frame = Frame(callee.name, owner, callee.instance, callee.home, env, self.scope(callee, env, owner))
         self._bind_parameters(callee, arguments, frame)
         if self.stack:
             self.followed.add(callee.name)
@@ -53,39 +56,29 @@ class Runner(Caller):
         self.stack.pop()
         return join_all(frame.returned)
 
-    def scope(self, function: ast.AST, env: dict[str, Value], owner: str, cls: str) -> Scope:
+    def scope(self, callee: Callee, env: dict[str, Value], owner: str) -> Scope:
         """Return what reads the conditions of a function."""
+        bindings = self.bindings(callee.node)
+        plain = Frame("", owner, callee.instance, callee.home, env, Scope(bindings, lambda _: None, lambda _: ()))
 
         def dtype_of(node: ast.expr) -> str | None:
-            frame = Frame("", owner, cls, env, Scope(self.bindings(function), lambda _: None, lambda _: ()))
-            held = self.value(node, frame).dtypes if isinstance(node, ast.Attribute | ast.Name) else frozenset()
+            held = self.value(node, plain).dtypes if isinstance(node, ast.Attribute | ast.Name) else frozenset()
             if len(held) == 1:
                 return next(iter(held)).name
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-            return "" if name.endswith("dtype") else None
+            return "" if name.endswith("dtype") and not _ANOTHERS.search(ast.unparse(node)) else None
 
         def outer(node: ast.expr) -> Iterator[ast.expr]:
             match node:
                 case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                    yield from self.defined(cls, name)
+                    yield from self.library.defined(callee.instance, name)
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
-                    found = self.contents.method(cls, name)
+                    found = self.library.method(callee.instance, name)
                     yield from _only_return(found[1]) if found else ()
-                case ast.Call(func=ast.Name(id=name)) if name in self.contents.functions:
-                    yield from _only_return(self.contents.functions[name])
+                case ast.Call(func=ast.Name(id=name)) if name in self.library.homes[callee.home].functions:
+                    yield from _only_return(self.library.homes[callee.home].functions[name])
 
-        return Scope(self.bindings(function), dtype_of, outer)
-
-    def defined(self, cls: str, name: str) -> Iterable[ast.expr]:
-        """Return the one expression that an attribute is ever set to, none if there are more."""
-        found = [
-            node.value
-            for known in self.contents.lineage(cls)
-            for node in ast.walk(known.node)
-            if isinstance(node, ast.Assign)
-            and any(isinstance(one, ast.Attribute) and ast.unparse(one) == f"self.{name}" for one in node.targets)
-        ]
-        return found if len(found) == 1 else ()
+        return Scope(bindings, dtype_of, outer)
 
     def _bind_parameters(self, callee: Callee, arguments: Sequence[Argument], frame: Frame) -> None:
         spec = callee.node.args
@@ -122,11 +115,14 @@ class Runner(Caller):
     def block(self, body: Sequence[ast.stmt], frame: Frame) -> End:
         """Walk some statements in order; tell how they end."""
         depth = len(self.guards)
+        whole = len(self.stack) == 1 and frame.function.endswith(".__init__") and not depth
         end: End = ""
         for statement in body:
             end = self.statement(statement, frame)
             if end:
                 break
+        if whole:
+            self.settled[frame.cls] = tuple(self.guards)
         del self.guards[depth:]
         return end
 
@@ -158,7 +154,7 @@ class Runner(Caller):
                 self.value(test, frame)
                 self._from_here(test, True, frame, "raise")
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                frame.env[node.name] = of(Callee(node, node.name, tuple(frame.env.items())))
+                frame.env[node.name] = of(Callee(node, node.name, frame.home, tuple(frame.env.items())))
             case _:
                 self._simple(node, frame)
         return ""

@@ -43,6 +43,7 @@ class Place:
     node: ast.Call
     function: str
     cls: str
+    home: str
     taken: Taken
 
 
@@ -88,7 +89,7 @@ def _renewed(tensor: Buffer | Follower, place: Place) -> Buffer | Follower:
 
 def _buffer(dtype: Dtype, form: Form, span: Span, place: Place) -> Buffer:
     literal = dtype.literal_span or span
-    site = Site(SIXTEEN[dtype.name], form, span, literal, Span.of(place.node), place.function)
+    site = Site(SIXTEEN[dtype.name], form, span, literal, Span.of(place.node), place.function, place.home)
     return Buffer(site, place.cls, taken=place.taken)
 
 

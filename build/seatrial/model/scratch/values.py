@@ -30,6 +30,8 @@ class Site:
     literal_span: Span
     call_span: Span
     function: str
+    home: str
+    """Path of the module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class Callee:
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     name: str
+    home: str
+    """Path of the module that it stands in."""
     closure: tuple[tuple[str, Value], ...] = ()
     instance: str = ""
     """The class whose instance it is bound to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from seatrial.model.scratch.classes import Contents
+from seatrial.model.scratch.classes import Library
 from seatrial.model.scratch.found import Span
 from seatrial.model.scratch.guards import Bindings, Guard, Scope
 from seatrial.model.scratch.tensors import Argument
@@ -30,6 +30,8 @@ class Frame:
     """The class whose body it stands in."""
     cls: str
     """The class of its `self`."""
+    home: str
+    """Path of the module that it stands in."""
     env: dict[str, Value]
     scope: Scope
     returned: list[Value] = field(default_factory=list)
@@ -40,6 +42,7 @@ class Reached:
     """A kernel call that the walk came to."""
 
     cls: str
+    home: str
     function: str
     kernel: str
     call: Span
@@ -50,10 +53,17 @@ class Reached:
 class Walker:
     """The state of a walk; what builds on it walks expressions, calls and statements."""
 
-    def __init__(self, contents: Contents) -> None:
-        self.contents = contents
-        self.attributes: dict[str, dict[str, Value]] = {name: {} for name in contents.classes}
-        self.globals: dict[str, Value] = {}
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.attributes: dict[str, dict[str, Value]] = {name: {} for name in library.classes}
+        """What the attributes of a class's instances hold."""
+        self.shared: dict[str, dict[str, Value]] = {name: {} for name in library.classes}
+        """What classes themselves hold."""
+        self.settled: dict[str, tuple[Guard, ...]] = {}
+        """What a class's `__init__` checks before anything of it can run."""
+        self.made = False
+        """Whether anything was allocated in a literal 16-bit dtype."""
+        self.globals: dict[str, dict[str, Value]] = {path: {} for path in library.homes}
         self.guards: list[Guard] = []
         self.stack: list[ast.AST] = []
         self.entries: list[tuple[str, int]] = []
