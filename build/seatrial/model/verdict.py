@@ -74,7 +74,8 @@ def judge(
 def _misfit(loaded: LoadedFix, base: str, fit: Fit | None) -> str:
     patch = loaded.patch(base)
     if patch is None:
-        return f"the defect is there and patches/{loaded.id} has no patch for {base}"
+        without = f"the defect is there and patches/{loaded.id} has no patch for {base}"
+        return f"{without}; seatrial repair {loaded.id} takes it out of a tree" if loaded.fix.repair else without
     if fit is None or fit.tree is None:
         return f"patches/{patch.path} does not fit: {fit.reason if fit else 'not tried'}"
     return ""

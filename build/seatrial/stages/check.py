@@ -30,5 +30,9 @@ def check(path: Path, series: LoadedSeries) -> CheckedTree:
 
 def _cure(series: LoadedSeries, fix_id: str) -> str:
     loaded = series.fixes[fix_id]
-    bases = ", ".join(loaded.patches) or "no base yet"
-    return f"{loaded.fix.title} (patches for {bases})"
+    ways = []
+    if loaded.patches or not loaded.fix.repair:
+        ways.append(f"patches for {', '.join(loaded.patches) or 'no base yet'}")
+    if loaded.fix.repair:
+        ways.append(f"seatrial repair {fix_id} TREE")
+    return f"{loaded.fix.title} ({'; '.join(ways)})"

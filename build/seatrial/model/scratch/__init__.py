@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from seatrial.model.scratch.analysis import analyse
 from seatrial.model.scratch.found import Allocation, Analysis, Fused, Hazard, Span, Unproven, Use
+from seatrial.model.scratch.telling import worth_parsing
 
-__all__ = ["Allocation", "Analysis", "Fused", "Hazard", "Span", "Unproven", "Use", "analyse"]
+__all__ = ["Allocation", "Analysis", "Fused", "Hazard", "Span", "Unproven", "Use", "analyse", "worth_parsing"]

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from seatrial.model.modules import parse
 from seatrial.model.scratch.classes import Reader
 from seatrial.model.scratch.found import Allocation, Analysis, Fused, Hazard, Span, Unproven, Use
 from seatrial.model.scratch.guards import exclude, known_dtypes
@@ -30,12 +29,15 @@ def analyse(source: str, path: str, read: Reader = lambda _: None) -> Analysis:
     Raises:
         IntegrityError: the source is no Python; says where.
     """
-    tree = parse(source.encode(), path)
-    runner = walked(tree, path, read)
+    runner = walked(source, path, read)
+    if runner is None:
+        return Analysis(path, (), (), ())
     reached = list(dict.fromkeys(runner.reached))
     unproven = []
     if runner.budget <= 0:
-        unproven.append(Unproven(_whole(tree), "the module calls itself in too many ways to follow"))
+        unproven.append(
+            Unproven(_whole(runner.library.main.tree), "the module calls itself in too many ways to follow")
+        )
     here = [call for call in reached if call.home == path]
     return Analysis(path, _hazards(reached, path), _fused(here), tuple(unproven), _kernels(here))
 
@@ -57,7 +59,10 @@ def _hazards(reached: Iterable[Reached], path: str) -> tuple[Hazard, ...]:
     hazards = []
     for buffer, some in found.items():
         uses = tuple(sorted(some, key=lambda use: (use.call, use.branch_line, use.method, use.argument)))
-        parameter = next((use.parameter for use in uses if use.parameter), "")
+        met = sorted(
+            {use.parameter for use in uses} - {""}, key=lambda name: ("." not in name, "bias" not in name, name)
+        )
+        parameter = met[0] if met else ""
         hazards.append(
             Hazard(
                 cls=buffer.cls,
@@ -88,7 +93,7 @@ def _uses(call: Reached) -> Iterator[tuple[Buffer, Use]]:
         for buffer in sorted(_buffers(argument), key=repr):
             taken = buffer.taken or call.where
             known = known_dtypes([*taken.guards, *call.where.guards])
-            if known & {buffer.site.dtype, ""} or exclude(taken.guards, call.where.guards):
+            if known & {buffer.site.dtype, ""} or exclude([*taken.guards, *call.where.guards]):
                 continue
             branch = taken.branch or (call.where.branch if taken.method == call.where.method else None)
             yield buffer, _use(call, replace(taken, branch=branch), argument.name, _partner(call, argument, buffer))
@@ -98,7 +103,7 @@ def _buffers(argument: Argument) -> set[Buffer]:
     return {atom for atom in argument.value.flat() if isinstance(atom, Buffer)}
 
 
-def _use(call: Reached, taken: Taken, argument: str, parameter: str) -> Use:
+def _use(call: Reached, taken: Taken, argument: str, parameter: Follower | None) -> Use:
     return Use(
         method=taken.method,
         branch=taken.branch.text if taken.branch else "",
@@ -108,11 +113,11 @@ def _use(call: Reached, taken: Taken, argument: str, parameter: str) -> Use:
         function=call.function,
         path=call.home,
         argument=argument,
-        parameter=parameter,
+        parameter=parameter.name if parameter else "",
     )
 
 
-def _partner(call: Reached, besides: Argument | None, buffer: Buffer | None = None) -> str:
+def _partner(call: Reached, besides: Argument | None, buffer: Buffer | None = None) -> Follower | None:
     """Return what a call takes in the model's dtype beside a buffer: a parameter, or else activations.
 
     Activations alone say little of a tensor that is made for one call: a literal dtype is then what the kernel puts
@@ -131,14 +136,14 @@ def _partner(call: Reached, besides: Argument | None, buffer: Buffer | None = No
         if not (either or buffer.target.startswith("self.") or takes_float16_alone(call.kernel)):
             found = [atom for atom in found if atom.parameter]
     found.sort(key=lambda atom: (not atom.parameter, "bias" not in atom.name, atom.name))
-    return found[0].name if found else ""
+    return found[0] if found else None
 
 
 def _fused(reached: Iterable[Reached]) -> tuple[Fused, ...]:
     found: dict[Fused, None] = {}
     for call in reached:
         if takes_float16_alone(call.kernel) and "float16" not in known_dtypes(call.where.guards):
-            use = _use(call, call.where, "", "")
+            use = _use(call, call.where, "", None)
             found[Fused(call.cls, use.method, call.function, call.kernel, call.call, use.branch, use.branch_line)] = (
                 None
             )
@@ -149,6 +154,6 @@ def _kernels(reached: Iterable[Reached]) -> tuple[Use, ...]:
     found: dict[Use, None] = {}
     for call in reached:
         partner = _partner(call, None)
-        if partner.startswith("self."):
+        if partner is not None and partner.parameter:
             found[_use(call, call.where, "", partner)] = None
     return tuple(sorted(found, key=lambda use: (use.call, use.method)))

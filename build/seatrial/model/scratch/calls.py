@@ -24,7 +24,7 @@ from seatrial.model.scratch.values import (
     join_all,
     of,
 )
-from seatrial.model.scratch.walk import Frame, Reached
+from seatrial.model.scratch.walk import Frame, MadeError, Reached
 
 HELD = frozenset({"register_buffer", "setattr", "register_parameter"})
 
@@ -35,7 +35,8 @@ class Caller(Expressions):
     def apply(self, function: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
         """Return what calling a value with some arguments may give."""
         made = self._apply(function, arguments, node, frame)
-        self.made = self.made or bool(made.buffers)
+        if self.stop and made.buffers:
+            raise MadeError
         return made
 
     def _apply(self, function: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
@@ -126,9 +127,10 @@ class Caller(Expressions):
     def _parameter(arguments: Sequence[Argument]) -> Value:
         """Return a parameter: in the model's dtype unless another one is spelled out."""
         data = next((item.value for item in arguments if item.name in ("0", "data")), UNKNOWN)
-        if data.buffers or any(isinstance(atom, Fresh) and not atom.default for atom in data.atoms):
-            return UNKNOWN
-        return of(Follower("a parameter", parameter=True))
+        follows = data.tensors and all(
+            atom.default if isinstance(atom, Fresh) else isinstance(atom, Follower) for atom in data.tensors
+        )
+        return of(Follower("a parameter", parameter=True)) if follows else UNKNOWN
 
     @staticmethod
     def _out(ref: str, arguments: Sequence[Argument]) -> Value:

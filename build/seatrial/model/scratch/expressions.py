@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from seatrial.model.scratch.tensors import Argument, dtype_named
 from seatrial.model.scratch.values import (
@@ -99,7 +100,7 @@ class Expressions(Walker):
         base = self.value(node.value, frame)
         found = [self._member(atom.cls, node.attr, atom.after) for atom in base.atoms if isinstance(atom, Instance)]
         if found:
-            return taken(self._named_parameter(join_all(found), node, base), self.here())
+            return taken(self._seen_from(node, join_all(found)), self.here())
         if base.tensors:
             if node.attr == "dtype":
                 return join_all(_dtype_of(atom) for atom in base.tensors)
@@ -127,11 +128,17 @@ class Expressions(Walker):
             return of(callee)
         return self.attributes[cls].get("*", UNKNOWN)
 
-    def _named_parameter(self, value: Value, node: ast.Attribute, base: Value) -> Value:
-        """Give a parameter of another object the name by which it is reached."""
+    @staticmethod
+    def _seen_from(node: ast.Attribute, value: Value) -> Value:
+        """Return what an attribute holds, a parameter of another object under the name by which it is reached."""
         if value == UNKNOWN and node.attr.endswith("dtype"):
             return of(Dtype(""))
-        return value
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            return value
+        name = ast.unparse(node)
+        return value.map(
+            lambda atom: replace(atom, name=name) if isinstance(atom, Follower) and atom.parameter else atom
+        )
 
     def subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         """Return an element, or what a slice of a tensor keeps."""
@@ -163,7 +170,7 @@ class Expressions(Walker):
         self.value(test, frame)
         found = []
         for expression, holds in ((body, True), (orelse, False)):
-            self.guards.append(frame.scope.guard(test, holds))
+            self.guards.append(self.guard(test, holds, frame))
             found.append(self.value(expression, frame))
             self.guards.pop()
         return self.fallback(found)

@@ -75,7 +75,7 @@ class Hazard:
     allocation: Allocation
     uses: tuple[Use, ...]
     parameter: str
-    """What the first use meets in the model's dtype; empty for `fused16`."""
+    """What it meets in the model's dtype, a parameter before activations; empty for `fused16`."""
     kind: Literal["mismatch", "fused16"]
     """`fused16`: it goes to kernels only that take float16 alone, and nothing beside it is known to differ."""
 

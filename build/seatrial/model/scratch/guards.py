@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 Fact = tuple[str, bool]
 """A condition's text, and whether it holds."""
+Ways = frozenset[frozenset[Fact]]
+"""Alternatives, each by what follows from it."""
 DTYPE = "dtype is "
 """Begins the text of a fact about the model's dtype; the dtype's name follows, empty for another tensor's."""
 ASKS = frozenset({"getattr", "hasattr", "isinstance", "len", "bool"})
@@ -24,6 +26,8 @@ class Guard:
     facts: frozenset[Fact]
     branch: bool = True
     """It opens a branch; what an earlier `return` leaves behind does not."""
+    ways: frozenset[Ways] = frozenset()
+    """Alternatives of which one at least is so."""
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -36,10 +40,14 @@ def facts_of(guards: Iterable[Guard]) -> frozenset[Fact]:
     return frozenset().union(*(guard.facts for guard in guards))
 
 
-def exclude(*groups: Iterable[Guard]) -> bool:
+def exclude(guards: Iterable[Guard]) -> bool:
     """Tell whether guards contradict each other, so that no run meets all of them."""
-    known = frozenset().union(*(facts_of(group) for group in groups))
-    return any((text, not holds) in known for text, holds in known)
+    met = list(guards)
+    known = facts_of(met)
+    denied = frozenset((text, not holds) for text, holds in known)
+    if known & denied:
+        return True
+    return any(all(way & denied for way in ways) for guard in met for ways in guard.ways)
 
 
 def known_dtypes(guards: Iterable[Guard]) -> frozenset[str]:
@@ -91,7 +99,24 @@ class Scope:
         """Return the guard that a test makes of the lines that depend on it."""
         text = ast.unparse(test)
         shown = text if holds else f"not ({text})" if isinstance(test, ast.BoolOp | ast.Compare) else f"not {text}"
-        return Guard(shown, test.lineno, frozenset(self._facts(test, holds, 0)), branch)
+        facts = frozenset(self._facts(test, holds, 0))
+        return Guard(shown, test.lineno, facts, branch, frozenset(self._ways(test, holds)))
+
+    def _ways(self, test: ast.expr, holds: bool) -> Iterator[Ways]:
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                yield from self._ways(operand, not holds)
+            case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) is holds:
+                for value in values:
+                    yield from self._ways(value, holds)
+            case ast.BoolOp(values=values):
+                yield frozenset(frozenset(self._facts(value, holds, 0)) for value in values)
+            case ast.Name(id=name) if self._once(name):
+                yield from self._ways(self.bindings.bound[name], holds)
+
+    def _once(self, name: str) -> bool:
+        """Tell whether a name is bound once, to something that a condition can be read from."""
+        return self.bindings.stores[name] == 1 and name in self.bindings.bound
 
     def _facts(self, test: ast.expr, holds: bool, depth: int) -> Iterator[Fact]:  # noqa: C901 - one a kind of test
         match test:
@@ -112,7 +137,7 @@ class Scope:
             yield from self._dtype_facts(test, holds)
         if depth > 4:
             return
-        if isinstance(test, ast.Name) and self.bindings.stores[test.id] == 1 and test.id in self.bindings.bound:
+        if isinstance(test, ast.Name) and self._once(test.id):
             yield from self._facts(self.bindings.bound[test.id], holds, depth + 1)
         for meant in self.outer(test):
             yield from (fact for fact in self._facts(meant, holds, depth + 1) if fact[0].startswith(DTYPE))

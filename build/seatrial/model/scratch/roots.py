@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
+from seatrial.model.modules import parse
 from seatrial.model.scratch.classes import Contents, Function, Library, Reader
 from seatrial.model.scratch.kernels import FUSED_WORD
+from seatrial.model.scratch.spellers import Spellers
 from seatrial.model.scratch.statements import Runner
 from seatrial.model.scratch.tensors import Argument
-from seatrial.model.scratch.values import UNKNOWN, Callee, Follower, Value, of
-from seatrial.model.scratch.walk import MOST, Frame
+from seatrial.model.scratch.values import SIXTEEN, UNKNOWN, Callee, Dtype, Follower, Fresh, Partial, Value, of
+from seatrial.model.scratch.walk import MOST, Frame, MadeError
 
 TURNS = 4
 """Walks until attributes hold what they always hold; each may learn from the one before."""
@@ -22,43 +25,98 @@ _NOT_ACTIVATIONS = re.compile(
 """Parameters of a forward method that are no activations, by their names."""
 
 
-def walked(tree: ast.Module, path: str, read: Reader) -> Runner:
-    """Return the walk through a module: the kernel calls that it came to, and what was not followed."""
-    runner = Runner(Library(Contents(path, tree), read))
-    for home, contents in runner.library.homes.items():
-        lines = [line for line in contents.tree.body if not isinstance(line, Function | ast.ClassDef)]
-        runner.block(lines, _frame(runner, contents.tree, home, runner.globals[home]))
-    for name, known in runner.library.classes.items():
-        held = [line for line in known.node.body if isinstance(line, ast.Assign | ast.AnnAssign)]
-        runner.block(held, _frame(runner, known.node, known.home, runner.shared[name]))
+def walked(source: str, path: str, read: Reader) -> Runner | None:
+    """Return the walk through a module: the kernel calls that it came to, and what was not followed.
+
+    None when nothing in it can be found: it allocates nothing in a literal 16-bit dtype, and calls no kernel that
+    takes float16 alone. That is seen before any other module is read.
+    """
+    contents = Contents(path, parse(source.encode(), path))
+    chosen = None
+    if FUSED_WORD not in source:
+        spellers = Spellers(contents, source)
+        chosen = spellers.classes()
+        if not _allocates(contents, chosen, spellers):
+            return None
+    runner = _begun(Library(contents, read))
     for _ in range(TURNS):
         before = {name: dict(held) for name, held in runner.attributes.items()}
-        runner.reached.clear()
-        runner.followed.clear()
-        runner.budget = MOST
-        _turn(runner, path)
-        quiet = not runner.made and not any(FUSED_WORD in call.kernel for call in runner.reached)
-        if quiet or before == runner.attributes:
+        runner.plain = not any(before.values())  # the first turn only learns what attributes hold
+        _turn(runner, path, chosen)
+        if before == runner.attributes:
             break
     return runner
 
 
-def _turn(runner: Runner, path: str) -> None:
-    library = runner.library
-    for name in library.classes:
-        _root(runner, name, "__init__")
+def _allocates(contents: Contents, chosen: Collection[str], spellers: Spellers) -> bool:
+    """Tell whether walking some classes comes to an allocation in a literal 16-bit dtype.
+
+    Methods that spell none are walked only where one could come to them: from the module, by a default, by what
+    another one gives back, or in an attribute.
+    """
+    try:
+        runner = _begun(Library(contents, lambda _: None), quick=True)
+        given = _turn(runner, contents.path, chosen, spellers.holds)
+        held = [value for values in (*runner.attributes.values(), *runner.shared.values()) for value in values.values()]
+        if any(_brings_dtype(value) for value in (*given, *held)):
+            _turn(runner, contents.path, chosen)
+    except MadeError:
+        return True
+    return False
+
+
+def _brings_dtype(value: Value) -> bool:
+    return any(
+        isinstance(atom, Callee | Partial | Fresh) or (isinstance(atom, Dtype) and atom.name in SIXTEEN)
+        for atom in value.flat()
+    )
+
+
+def _begun(library: Library, *, quick: bool = False) -> Runner:
+    """Return a walk that knows what modules and classes hold."""
+    runner = Runner(library)
+    runner.stop = runner.plain = quick
+    for home, contents in library.homes.items():
+        lines = [line for line in contents.tree.body if not isinstance(line, Function | ast.ClassDef)]
+        runner.block(lines, _frame(runner, home, runner.globals[home]))
     for name, known in library.classes.items():
-        if known.home != path or not library.is_module(name):
+        held = [line for line in known.node.body if isinstance(line, ast.Assign | ast.AnnAssign)]
+        runner.block(held, _frame(runner, known.home, runner.shared[name]))
+    return runner
+
+
+def _turn(
+    runner: Runner, path: str, chosen: Collection[str] | None = None, holds: Callable[[Function], bool] | None = None
+) -> list[Value]:
+    """Make every class once, and walk its methods; return what these give back.
+
+    Args:
+        chosen: walk the methods of these classes only.
+        holds: walk those methods only of which this is true.
+    """
+    library = runner.library
+    runner.reached.clear()
+    runner.followed.clear()
+    runner.budget = MOST
+    for name in library.classes:
+        if not runner.stop or name in (chosen or ()):
+            _root(runner, name, "__init__")
+    given = []
+    for name in library.classes if chosen is None else chosen:
+        if library.classes[name].home != path or not library.is_module(name):
             continue
         for method in _methods(runner, name):
             found = library.method(name, method)
-            if found and (method.startswith("forward") or f"{found[0].name}.{method}" not in runner.followed):
-                _root(runner, name, method)
+            if found is None or (holds is not None and not holds(found[1])):
+                continue
+            if method.startswith("forward") or f"{found[0].name}.{method}" not in runner.followed:
+                given.append(_root(runner, name, method))
+    return given
 
 
-def _frame(runner: Runner, node: ast.AST, home: str, env: dict[str, Value]) -> Frame:
+def _frame(runner: Runner, home: str, env: dict[str, Value]) -> Frame:
     nowhere = Callee(ast.Lambda(_NOTHING, ast.Constant(None)), "", home)
-    return Frame("", "", "", home, env, runner.scope(nowhere, env, ""))
+    return Frame("", "", "", home, env, partial(runner.scope, nowhere, env, ""))
 
 
 _NOTHING = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
@@ -71,18 +129,19 @@ def _methods(runner: Runner, cls: str) -> list[str]:
     return sorted(names, key=lambda name: not name.startswith("forward"))
 
 
-def _root(runner: Runner, cls: str, method: str) -> None:
-    """Walk a method as it is called from outside."""
+def _root(runner: Runner, cls: str, method: str) -> Value:
+    """Walk a method as it is called from outside; return what it may give back."""
     found = runner.library.method(cls, method)
     if found is None:
-        return
+        return UNKNOWN
     owner, function = found
     spec = function.args
     named = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
     runner.guards[:] = runner.settled.get(cls, ()) if method != "__init__" else ()
     callee = Callee(function, f"{owner.name}.{method}", owner.home, instance=cls)
-    runner.run(callee, _given(named[1:], method.startswith("forward")), ast.Name("self"))
+    result = runner.run(callee, _given(named[1:], method.startswith("forward")), ast.Name("self"))
     runner.guards.clear()
+    return result
 
 
 def _given(parameters: Sequence[ast.arg], forward: bool) -> list[Argument]:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from seatrial.model.scratch.calls import Caller
@@ -40,7 +41,7 @@ class Runner(Caller):
         self.budget -= 1
         owner = callee.name.rpartition(".")[0] if callee.instance else ""
         env = dict(callee.closure)
-        frame = Frame(callee.name, owner, callee.instance, callee.home, env, self.scope(callee, env, owner))
+        frame = Frame(callee.name, owner, callee.instance, callee.home, env, partial(self.scope, callee, env, owner))
         self._bind_parameters(callee, arguments, frame)
         if self.stack:
             self.followed.add(callee.name)
@@ -59,7 +60,9 @@ class Runner(Caller):
     def scope(self, callee: Callee, env: dict[str, Value], owner: str) -> Scope:
         """Return what reads the conditions of a function."""
         bindings = self.bindings(callee.node)
-        plain = Frame("", owner, callee.instance, callee.home, env, Scope(bindings, lambda _: None, lambda _: ()))
+        plain = Frame(
+            "", owner, callee.instance, callee.home, env, lambda: Scope(bindings, lambda _: None, lambda _: ())
+        )
 
         def dtype_of(node: ast.expr) -> str | None:
             held = self.value(node, plain).dtypes if isinstance(node, ast.Attribute | ast.Name) else frozenset()
@@ -181,7 +184,7 @@ class Runner(Caller):
 
         That two tensors agree is no news where the other case only raises: the crash has another name then.
         """
-        guard = frame.scope.guard(test, holds, branch=False)
+        guard = self.guard(test, holds, frame, branch=False)
         if end == "raise":
             guard = replace(guard, facts=guard.facts - {(DTYPE, True)})
         self.guards.append(guard)
@@ -189,12 +192,12 @@ class Runner(Caller):
     def _if(self, node: ast.If, frame: Frame) -> End:
         self.value(node.test, frame)
         before = dict(frame.env)
-        self.guards.append(frame.scope.guard(node.test, True))
+        self.guards.append(self.guard(node.test, True, frame))
         first = self.block(node.body, frame)
         after = dict(frame.env)
         frame.env.clear()
         frame.env.update(before)
-        self.guards[-1] = frame.scope.guard(node.test, False)
+        self.guards[-1] = self.guard(node.test, False, frame)
         second = self.block(node.orelse, frame)
         self.guards.pop()
         if first and second:

@@ -65,12 +65,13 @@ def allocated(name: str, base: Value, arguments: Sequence[Argument], place: Plac
     like = name.endswith("_like")
     source = join_all([base, *(argument.value for argument in arguments[:1] if like)])
     if not given:
-        if any(argument.name == "dtype" for argument in arguments):
-            return of(Fresh(Span.of(place.node), place.function))
+        for argument in arguments:
+            if argument.name == "dtype":
+                return of(Fresh(default=ast.unparse(argument.node).endswith("dtype")))
         if like or name.startswith("new_"):
             kept = frozenset(atom for atom in source.tensors if not isinstance(atom, Fresh))
-            return Value(kept) if kept else of(Fresh(Span.of(place.node), place.function))
-        return of(Fresh(Span.of(place.node), place.function, default=name not in ("arange", "tensor", "eye")))
+            return Value(kept) if kept else of(Fresh(default=Fresh(default=True) in source.atoms))
+        return of(Fresh(default=name not in ("arange", "tensor", "eye")))
     return join_all(_allocated_in(dtype, argument, place) for argument, dtype in given)
 
 
@@ -78,7 +79,7 @@ def _allocated_in(dtype: Dtype, argument: Argument, place: Place) -> Value:
     if dtype.tensor is not None:
         return of(_renewed(dtype.tensor, place))
     if dtype.name not in SIXTEEN:
-        return of(Fresh(Span.of(place.node), place.function))
+        return of(Fresh(default=not dtype.name))
     form: Form = "keywords" if argument.spread else "argument"
     return of(_buffer(dtype, form, Span.of(argument.node), place))
 
@@ -114,10 +115,13 @@ def cast(name: str, base: Value, arguments: Sequence[Argument], place: Place) ->
 def _cast_to(dtype: Dtype, form: Form, span: Span, base: Value, place: Place) -> Value:
     if dtype.tensor is not None:
         return of(dtype.tensor)
-    fresh = any(isinstance(atom, Fresh) or (isinstance(atom, Buffer) and not atom.target) for atom in base.atoms)
+    fresh = any(
+        not atom.cast if isinstance(atom, Fresh) else isinstance(atom, Buffer) and not atom.target
+        for atom in base.atoms
+    )
     if dtype.name in SIXTEEN and fresh:
         return of(_buffer(dtype, form, span, place))
-    return UNKNOWN
+    return of(Fresh(default=not dtype.name, cast=True))
 
 
 def kept(name: str, base: Value, arguments: Sequence[Argument]) -> Value | None:

@@ -66,13 +66,12 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A tensor just allocated in the default dtype, or in one that is not 16 bits wide."""
+    """A tensor just allocated, or cast, in another way than a Buffer is."""
 
-    call_span: Span
-    function: str
     default: bool = False
-    """No dtype was given."""
-    parameter: bool = False
+    """In the model's dtype: none was given, or one that is not spelled out."""
+    cast: bool = False
+    """It is made of another tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ def assigned(value: Value, target: str, cls: str, *, attribute: bool) -> Value:
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, Buffer) and (not atom.target or (attribute and not atom.target.startswith("self."))):
-            return replace(atom, target=target, cls=cls)
+            return replace(atom, target=target, cls=cls, taken=None if attribute else atom.taken)
         if isinstance(atom, Follower) and atom.parameter and attribute and not atom.name.startswith("self."):
             return replace(atom, name=target)
         return atom

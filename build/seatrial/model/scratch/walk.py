@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from seatrial.model.scratch.classes import Library
@@ -20,6 +21,13 @@ MOST = 20_000
 """Calls that are followed in one module; what is left then counts as not followed."""
 
 
+NO_GUARD = Guard("", 0, frozenset())
+
+
+class MadeError(Exception):
+    """A quick walk came to a buffer."""
+
+
 @dataclass(slots=True)
 class Frame:
     """A function that is being walked."""
@@ -33,7 +41,8 @@ class Frame:
     home: str
     """Path of the module that it stands in."""
     env: dict[str, Value]
-    scope: Scope
+    scope: Callable[[], Scope]
+    """Gives what reads the conditions of the function."""
     returned: list[Value] = field(default_factory=list)
 
 
@@ -61,8 +70,10 @@ class Walker:
         """What classes themselves hold."""
         self.settled: dict[str, tuple[Guard, ...]] = {}
         """What a class's `__init__` checks before anything of it can run."""
-        self.made = False
-        """Whether anything was allocated in a literal 16-bit dtype."""
+        self.plain = False
+        """Conditions do not matter now."""
+        self.stop = False
+        """The first buffer ends the walk."""
         self.globals: dict[str, dict[str, Value]] = {path: {} for path in library.homes}
         self.guards: list[Guard] = []
         self.stack: list[ast.AST] = []
@@ -79,6 +90,10 @@ class Walker:
         if id(function) not in self._bindings:
             self._bindings[id(function)] = Bindings(function)
         return self._bindings[id(function)]
+
+    def guard(self, test: ast.expr, holds: bool, frame: Frame, *, branch: bool = True) -> Guard:
+        """Return the guard that a test makes of the lines that depend on it."""
+        return NO_GUARD if self.plain else frame.scope().guard(test, holds, branch=branch)
 
     def here(self) -> Taken:
         """Return where the walk is: in which forward method, and in which branch of it."""
