@@ -128,6 +128,10 @@ def write_fix(patches: Path, what: Fix, *, words: Mapping[str, str], path: str =
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, bool):
+        return str(value).lower()
     return '"' + str(value) + '"'
 
 

@@ -118,6 +118,8 @@ SUBJECT_PATH = "vllm/../../etc/passwd"
         (edit("bug/fix.toml", "title", "titel"), LockError, "title: Field required"),
         (edit("bug/fix.toml", '"python"', '"snake"'), LockError, "kind:"),
         (edit("bug/fix.toml", f'bases = ["{BASE}"]', "bases = []"), LockError, "does not list"),
+        (edit("bug/fix.toml", "shows = []", 'shows = [{part = "x", cases = ["a/b"]}]'), LockError, "shows a part 'x'"),
+        (edit("bug/fix.toml", "shows = []", 'shows = [{part = "one", cases = []}]'), LockError, "shows.0.cases"),
         (remove("bug/defect.py"), LockError, "defect.py is missing"),
         (edit("bug/defect.py", "def subject", "def object_"), LockError, r"has no subject\(tree\)"),
         (edit("bug/defect.py", "WORDS =", "WORDS +="), LockError, "cannot be imported"),

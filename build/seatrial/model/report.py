@@ -33,12 +33,44 @@ class Case(Frozen):
     measured: dict[str, Any] = Field(default_factory=dict)
 
 
+class OpenRequest(Frozen):
+    """A request that was under way when a limit was passed, or that the server broke off."""
+
+    method: str
+    path: str
+    body: str = ""
+    """Shortened."""
+    seconds: float
+    ended: str = ""
+    """How it ended; empty while it was still open."""
+
+
+class Ending(Frozen):
+    """How a server's first process ended."""
+
+    exit_code: int
+    signal: str = ""
+    oom_killed: bool | None = None
+    """None where nobody can say."""
+    core_pattern: str = ""
+    """Where this machine's kernel puts core files."""
+
+
 class Evidence(Frozen):
-    """What is kept when something went wrong: the log's end and the stacks, per server."""
+    """What is kept when something went wrong, per server."""
 
     server: str
     log_tail: str
     stacks: str = ""
+    """Per process of the server: state, what it waits for, its stack."""
+    breaches: tuple[str, ...] = ()
+    """Limits that were passed, each with its case."""
+    requests: tuple[OpenRequest, ...] = ()
+    device: str = ""
+    """What the device's own tool said, or that there is none."""
+    ending: Ending | None = None
+    gone: tuple[str, ...] = ()
+    """Processes that were there when the case began and had ended by then."""
 
 
 class Device(Frozen):
@@ -68,6 +100,8 @@ class Report(Frozen):
     seconds: float
     cases: tuple[Case, ...]
     evidence: tuple[Evidence, ...] = ()
+    facts: dict[str, str] = Field(default_factory=dict)
+    """What the run ran on and with: machine, engine, image, fixes."""
 
     @property
     def bad(self) -> tuple[Case, ...]:

@@ -53,6 +53,8 @@ def _load_fix(folder: Path) -> LoadedFix:
     fix = _read(Fix, folder / "fix.toml", f"{name}/fix.toml")
     if fix.id != folder.name:
         raise LockError(f"{name}/fix.toml says that its id is {fix.id}", do="give folder and id one name")
+    if lost := [entry.part for entry in fix.shows if entry.part not in fix.parts]:
+        raise LockError(f"{name}/fix.toml shows a part {lost[0]!r} that parts does not list", do="correct either")
     patches = {}
     for path in sorted(folder.glob("*.patch")):
         match = _PATCH_NAME.match(path.name)
