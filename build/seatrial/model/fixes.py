@@ -43,16 +43,6 @@ class Shows(Frozen):
     """On which machines it shows, when not on all."""
 
 
-class Shows(Frozen):
-    """Smoke cases that a part of a defect turns red, so that a run without the fix can prove the fix is needed."""
-
-    part: Identifier
-    cases: tuple[str, ...] = Field(min_length=1)
-    """Names as reports have them, `group/case`."""
-    where: str = ""
-    """On which machines it shows, when not on all."""
-
-
 class Fix(Frozen):
     """A fix as its `fix.toml` describes it."""
 
@@ -70,8 +60,6 @@ class Fix(Frozen):
     """`seatrial repair <id> TREE` takes the defect out of a tree that no patch is made for."""
     drop_when: str
     proof: str
-    shows: tuple[Shows, ...] = ()
-    """What smoke sees of the defect, part by part; a part that stands nowhere is seen by other means."""
     shows: tuple[Shows, ...] = ()
     """What smoke sees of the defect, part by part; a part that stands nowhere is seen by other means."""
 
