@@ -9,6 +9,8 @@ from typing import IO, Any
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
+from seatrial.ports.elf_symbols import Symbols, needed_versions, read_symbols
+
 MAGIC = b"\x7fELF"
 """First bytes of every ELF file."""
 
@@ -33,6 +35,8 @@ class Elf:
     interpreter: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     """Pairs of library and symbol version that the file needs, for example `libc.so.6`, `GLIBC_2.28`."""
+    symbols: Symbols | None = None
+    """Dynamic symbols; None where the file does not say where they are."""
     broken: str = ""
     """Why the file cannot be read; the other fields mean nothing then."""
 
@@ -48,12 +52,12 @@ def read_elf(stream: IO[bytes], size: int) -> Elf:
     """
     stream.seek(0)
     try:
-        return _read(ELFFile(stream), size)
+        return _read(ELFFile(stream), stream, size)
     except Exception as error:  # the parser meets damaged tables with whatever its own code trips over
         return Elf("", 0, "", broken=f"not a readable ELF file: {type(error).__name__} {error}".rstrip())
 
 
-def _read(elf: Any, size: int) -> Elf:
+def _read(elf: Any, stream: IO[bytes], size: int) -> Elf:
     machine = str(elf["e_machine"]).removeprefix("EM_")
     kind = str(elf["e_type"]).removeprefix("ET_")
     bits = int(elf.elfclass)
@@ -82,7 +86,8 @@ def _read(elf: Any, size: int) -> Elf:
         rpath=_folders(tags.get("rpath")),
         runpath=_folders(tags.get("runpath")),
         interpreter=interpreter,
-        versions=_versions(elf),
+        versions=needed_versions(elf),
+        symbols=read_symbols(elf, stream),
     )
 
 
@@ -94,13 +99,6 @@ def _holds_debug_only(elf: Any) -> bool:
 
 def _folders(values: list[str] | None) -> tuple[str, ...]:
     return tuple(folder for folder in ":".join(values or ()).split(":") if folder)
-
-
-def _versions(elf: Any) -> tuple[tuple[str, str], ...]:
-    section = elf.get_section_by_name(".gnu.version_r")
-    if section is None or not hasattr(section, "iter_versions"):
-        return ()
-    return tuple((str(need.name), str(one.name)) for need, ones in section.iter_versions() for one in ones)
 
 
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"

@@ -44,6 +44,8 @@ class ImageFacts:
     """Build steps as the image's history shows them, the newest first."""
     layer_bytes: int
     """Bytes of all layers, as the history counts them."""
+    names: tuple[str, ...] = ()
+    """Tags under which the engine holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,10 @@ class Images(Protocol):
 
     def export(self, image: str) -> AbstractContextManager[Iterable[bytes]]:
         """Give the flattened file system as a tar stream from a container that is never started."""
+        ...
+
+    def archive(self, image: str) -> AbstractContextManager[Iterable[bytes]]:
+        """Give the image as an archive of its layers, as `docker save` writes it."""
         ...
 
     def run_once(self, image: str, argv: tuple[str, ...], *, timeout: float) -> OneRun:
@@ -106,6 +112,7 @@ class DockerImages:
             machine=attributes.get("Architecture") or "",
             history=tuple(str(step.get("CreatedBy") or "") for step in steps),
             layer_bytes=sum(int(step.get("Size") or 0) for step in steps),
+            names=tuple(sorted(attributes.get("RepoTags") or ())),
         )
 
     @contextlib.contextmanager
@@ -115,6 +122,16 @@ class DockerImages:
             with _engine_errors():
                 stream = self._api.export(container, chunk_size=CHUNK)
             yield _blocks(stream)
+
+    @contextlib.contextmanager
+    def archive(self, image: str) -> Iterator[Iterable[bytes]]:
+        """Give the image's manifest, configuration and layers."""
+        with _engine_errors():
+            stream = self._api.get_image(image, chunk_size=CHUNK)
+        try:
+            yield _blocks(stream)
+        finally:
+            stream.close()
 
     def run_once(self, image: str, argv: tuple[str, ...], *, timeout: float) -> OneRun:
         """Run one command with no network and return its status and output."""

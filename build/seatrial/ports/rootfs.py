@@ -9,23 +9,18 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from seatrial.model.errors import EngineError
 from seatrial.ports.elf import MAGIC, Elf, read_elf
 from seatrial.ports.files import disk_errors
+from seatrial.ports.tarstream import BUFFER, ChunkReader, forget_members
 
 CHUNK = 1 << 20
 """Bytes read at a time."""
 
-BUFFER = 32 << 10
-"""Bytes that tarfile asks for at once; it copies the rest of this buffer at every header, so it must not be large."""
-
 SMALL = 32 << 20
 """ELF files up to this size are held in memory while they are read; larger ones pass through a temporary file."""
-
-END = 1024
-"""Zero bytes that close a tar file."""
 
 MAX_LINKS = 40
 """Symbolic links followed before a path counts as a loop, as the kernel does."""
@@ -126,7 +121,7 @@ def read_rootfs(chunks: Iterable[bytes], wants: Wants) -> RootFs:
         DiskError: there is no room for a large native file in the temporary folder.
     """
     root = RootFs()
-    stream = _Stream(chunks)
+    stream = ChunkReader(chunks)
     why = ""
     try:
         with (
@@ -135,7 +130,7 @@ def read_rootfs(chunks: Iterable[bytes], wants: Wants) -> RootFs:
         ):
             for member in tar:
                 _take(root, tar, member, wants)
-                cast(Any, tar).members.clear()  # an image has tens of thousands; nothing goes back to them
+                forget_members(tar)
     except (tarfile.TarError, EOFError) as error:
         why = str(error)
     if why or not stream.ended_well():
@@ -215,34 +210,3 @@ def _add_parents(root: RootFs) -> None:
         while parent not in root.entries:
             root.entries[parent] = Entry(parent, "dir", 0o755)
             parent = posixpath.dirname(parent)
-
-
-class _Stream:
-    """Give an iterable of byte blocks the `read` that tarfile's stream mode asks for."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
-        self._block = memoryview(b"")
-        self._tail = b""
-
-    def read(self, size: int) -> bytes:
-        parts: list[bytes | memoryview] = []
-        while size > 0:
-            if not self._block:
-                block = next(self._chunks, None)
-                if block is None:
-                    break
-                self._block = memoryview(block)
-                self._tail = (self._tail + block[-END:])[-END:]
-                continue
-            part = self._block[:size]
-            self._block = self._block[len(part) :]
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    def ended_well(self) -> bool:
-        """Read what is left, and tell whether it ends as a tar file does: tarfile takes a cut between two members."""
-        while self.read(CHUNK):
-            pass
-        return self._tail == bytes(END)

@@ -149,6 +149,23 @@ def open_wheel(path: Path) -> Iterator[Wheel]:
         yield Wheel(archive)
 
 
+def recorded_lines(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return path and digest (`sha256=` left out) of every line of a wheel's RECORD; members are not read.
+
+    Raises:
+        IntegrityError: no zip, or none or several RECORDs.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)]
+            if len(names) != 1:
+                raise _bad(path, f"it holds {len(names)} RECORDs, not one")
+            rows = list(parse_record_file(archive.read(names[0]).decode().splitlines()))
+    except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, InvalidRecordEntry, OSError) as error:
+        raise _bad(path, f"its RECORD cannot be read: {error}") from None
+    return tuple((row[0], row[1].removeprefix("sha256=")) for row in rows)
+
+
 def verify_wheel(path: Path) -> VerifiedWheel:
     """Check a whole wheel: every member against RECORD, tags against the file name, natives against their tag.
 
