@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.model.expectation import Expectation
+from seatrial.model.expectation import Expectation, recorded_digest
 from seatrial.ports.images import ImageFacts, OneRun
 from seatrial.stages.inspect.load_script import MARK
 
@@ -34,8 +34,19 @@ def elf_bytes(
     interpreter: str = "",
     machine: int = 62,
     kind: int = 3,
+    wants: Iterable[str] = (),
+    brings: Iterable[str] = (),
+    asks: Iterable[tuple[str, str]] = (),
+    defines: Iterable[str] = (),
 ) -> bytes:
-    """Return a 64-bit little-endian ELF file with a dynamic section and nothing else."""
+    """Return a 64-bit little-endian ELF file with a dynamic section and, where asked for, symbols.
+
+    Args:
+        wants: undefined symbols.
+        brings: defined ones.
+        asks: pairs of library and symbol version that it needs.
+        defines: symbol versions that it has.
+    """
     strings = bytearray(b"\0")
 
     def text(value: str) -> int:
@@ -43,6 +54,9 @@ def elf_bytes(
         strings.extend(value.encode() + b"\0")
         return at
 
+    symbols = [(text(name), 0x12, 0) for name in wants] + [(text(name), 0x12, 1) for name in brings]
+    needs = [(text(library), text(version)) for library, version in asks]
+    has = [text(version) for version in defines]
     tags = [(1, text(name)) for name in needed]
     tags += [(number, text(value)) for number, value in ((14, soname), (29, runpath), (15, rpath)) if value]
     segments = 3 if interpreter else 2
@@ -60,8 +74,38 @@ def elf_bytes(
     headers = segment(1, 0, end) + segment(2, dynamic_at, len(dynamic))
     headers += segment(3, interpreter_at, len(spelled)) if interpreter else b""
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    start = ident + struct.pack("<2HI3QI6H", kind, machine, 1, 0, 64, 0, 0, 64, 56, segments, 0, 0, 0)
-    return start + headers + bytes(strings) + spelled + dynamic
+    tables = _symbol_tables(end, (strings_at, len(strings)), symbols, needs, has) if symbols or needs or has else None
+    sections = (tables[0], 64, 6, 5) if tables else (0, 0, 0, 0)
+    start = ident + struct.pack("<2HI3QI6H", kind, machine, 1, 0, 64, sections[0], 0, 64, 56, segments, *sections[1:])
+    return start + headers + bytes(strings) + spelled + dynamic + (tables[1] if tables else b"")
+
+
+def _symbol_tables(
+    at: int, strings: tuple[int, int], symbols: list[tuple[int, int, int]], needs: list[tuple[int, int]], has: list[int]
+) -> tuple[int, bytes]:
+    """Return where the section headers stand, and the bytes of symbols, versions and headers that follow at `at`."""
+    table = bytes(24) + b"".join(
+        struct.pack("<IBBHQQ", name, info, 0, section, 0, 0) for name, info, section in symbols
+    )
+    needed = b"".join(
+        struct.pack("<HHIII", 1, 1, library, 16, 32 * (number < len(needs)))
+        + struct.pack("<IHHII", 0, 0, 2, version, 0)
+        for number, (library, version) in enumerate(needs, start=1)
+    )
+    defined = b"".join(
+        struct.pack("<HHHHIII", 1, 0, number, 1, 0, 20, 28 * (number < len(has))) + struct.pack("<II", version, 0)
+        for number, version in enumerate(has, start=1)
+    )
+    names = b"\0.dynstr\0.dynsym\0.gnu.version_r\0.gnu.version_d\0.shstrtab\0"
+    body, headers = b"", bytes(64)
+    rows = ((b".dynsym", 11, table, 0, 24), (b".gnu.version_r", 0x6FFFFFFE, needed, len(needs), 0))
+    rows += ((b".gnu.version_d", 0x6FFFFFFD, defined, len(has), 0), (b".shstrtab", 3, names, 0, 0))
+    headers += struct.pack("<2I4Q2I2Q", names.index(b".dynstr"), 3, 0, 0, *strings, 0, 0, 1, 0)
+    for name, kind, data, info, size in rows:
+        place = (at + len(body), len(data))
+        headers += struct.pack("<2I4Q2I2Q", names.index(name), kind, 0, 0, *place, 1, info, 8, size)
+        body += data
+    return at + len(body), body + headers
 
 
 def loader_cache(paths: Iterable[str]) -> bytes:
@@ -135,18 +179,41 @@ def _record_digest(data: bytes) -> str:
 
 PATCHED = b"# patched\n"
 
+C10 = "_ZN3c105ErrorC1Ev"
+"""A symbol of torch's base library: `c10::Error::Error()`."""
+
+WRAPPERS = b"""
+import torch
+def one(x): return torch.ops._C.one(x)
+def only_there(x): return torch.ops._C.on_a_gpu(x)
+"""
+
+CALLER = b"""
+import torch
+from vllm import _custom_ops as ops
+def run(x):
+    if hasattr(torch.ops._C, "perhaps"):
+        torch.ops._C.perhaps(x)
+    return torch.ops._C.two(ops.one(x))
+"""
+
 
 def good_disk() -> Disk:
     """Return the disk of an image that nothing is wrong with."""
     disk = Disk()
     disk.folders = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/home/vllm": 0o1777, "/opt": 0o755}
     disk.links = {"/lib": "usr/lib", "/lib64": "usr/lib64", "/opt/vllm/bin/python3": "/usr/bin/python3.11"}
-    disk.add("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nvllm:x:10001:10001::/home/vllm:/bin/sh\n")
+    disk.add("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nvllm:x:10001:10001::/home/vllm:/bin/bash\n")
     disk.add("/usr/lib64/ld-linux-x86-64.so.2", elf_bytes(soname="ld-linux-x86-64.so.2"), 0o755)
-    for name in ("libc.so.6", "libnuma.so.1"):
-        disk.add(f"{SYSTEM}/{name}", elf_bytes(soname=name))
+    disk.add(f"{SYSTEM}/libnuma.so.1", elf_bytes(soname="libnuma.so.1"))
+    disk.add(
+        f"{SYSTEM}/libc.so.6", elf_bytes(soname="libc.so.6", brings=["malloc"], defines=["GLIBC_2.28", "GLIBC_2.36"])
+    )
+    disk.add("/bin/bash", elf_bytes(["libc.so.6"], interpreter="/lib64/ld-linux-x86-64.so.2"), 0o755)
     disk.add("/etc/ld.so.cache", loader_cache([f"/lib/x86_64-linux-gnu/{n}" for n in ("libc.so.6", "libnuma.so.1")]))
-    interpreter = elf_bytes(["libc.so.6"], interpreter="/lib64/ld-linux-x86-64.so.2")
+    interpreter = elf_bytes(
+        ["libc.so.6"], interpreter="/lib64/ld-linux-x86-64.so.2", brings=["PyModule_Create2"], wants=["malloc"]
+    )
     disk.add("/usr/bin/python3.11", interpreter, 0o755)
     disk.add("/usr/bin/passwd", b"x", 0o4755)
     disk.add("/opt/vllm/bin/vllm", "#!/opt/vllm/bin/python3\nimport vllm\n", 0o755)
@@ -156,9 +223,10 @@ def good_disk() -> Disk:
         "2.13.0",
         {
             "torch/__init__.py": b"",
+            "torch/version.py": b"__version__ = '2.13.0+cpu'\ncuda: str | None = None\nhip = None\nxpu = None\n",
             "torch/_C.cpython-311-x86_64-linux-gnu.so": elf_bytes(["libtorch.so", "libc.so.6"], runpath="$ORIGIN/lib"),
             "torch/lib/libtorch.so": elf_bytes(["libc10.so"], soname="libtorch.so", rpath="$ORIGIN"),
-            "torch/lib/libc10.so": elf_bytes(["libc.so.6"], soname="libc10.so"),
+            "torch/lib/libc10.so": elf_bytes(["libc.so.6"], soname="libc10.so", brings=[C10]),
         },
         ['filelock; python_version >= "3.11"', 'never; python_version < "3"'],
     )
@@ -170,7 +238,13 @@ def good_disk() -> Disk:
             "vllm/__init__.py": b"import torch\n",
             "vllm/model.py": PATCHED,
             "vllm/_version.py": b"__version__ = version = '0.28.0'\n__commit_id__ = commit_id = 'g1892993bc'\n",
-            "vllm/_C.abi3.so": elf_bytes(["libc10.so", "libtorch.so", "libnuma.so.1", "libc.so.6"]),
+            "vllm/_custom_ops.py": WRAPPERS,
+            "vllm/v1/cpu_attn.py": CALLER,
+            "vllm/_C.abi3.so": elf_bytes(
+                ["libc10.so", "libtorch.so", "libnuma.so.1", "libc.so.6"],
+                wants=[C10, "PyModule_Create2", "malloc"],
+                asks=[("libc.so.6", "GLIBC_2.28")],
+            ),
         },
         ["torch==2.13.0", "filelock>=3.16"],
     )
@@ -184,7 +258,12 @@ def good_facts() -> ImageFacts:
         user="10001:10001",
         entrypoint=("vllm", "serve"),
         command=(),
-        environment={"PATH": "/opt/vllm/bin:/usr/bin", "HOME": "/home/vllm", "VLLM_ROW": "1"},
+        environment={
+            "PATH": "/opt/vllm/bin:/usr/bin",
+            "HOME": "/home/vllm",
+            "VLLM_ROW": "1",
+            "TORCHDYNAMO_DISABLE": "1",
+        },
         labels=good_labels(),
         health=("CMD", "/opt/vllm/bin/python3", "-c", "pass"),
         stop_signal="SIGTERM",
@@ -204,6 +283,17 @@ def good_labels() -> dict[str, str]:
     return {**standard, "org.seatrial.base.version": "0.28.0", "org.seatrial.fixes": "gdn-state-dtype=applies"}
 
 
+def good_records() -> dict[str, str]:
+    """Return the digests of the good image's RECORDs, from its wheels so to say."""
+    found: dict[str, str] = {}
+    for path, (data, _) in good_disk().files.items():
+        if path.endswith(".dist-info/RECORD"):
+            rows = [line.split(",") for line in data.decode().splitlines()]
+            name = path.split("/")[-2].split("-")[0].replace("_", "-")
+            found[name] = recorded_digest((row[0], row[1].removeprefix("sha256=")) for row in rows)
+    return found
+
+
 def good_expectation(**changes: Any) -> Expectation:
     """Return what the good image must be."""
     values: dict[str, Any] = {
@@ -217,7 +307,8 @@ def good_expectation(**changes: Any) -> Expectation:
         "patched": {"vllm/model.py": hashlib.sha256(PATCHED).hexdigest()},
         "removed": ("vllm/gone.py",),
         "labels": {"org.seatrial.base.version": "0.28.0", "org.seatrial.fixes": "gdn-state-dtype=applies"},
-        "environment": {"VLLM_ROW": "1"},
+        "environment": {"VLLM_ROW": "1", "TORCHDYNAMO_DISABLE": "1"},
+        "records": good_records(),
         "entrypoint": ("vllm", "serve"),
         "over_wheels_mb": 1,
         "operators": {"vllm._C": tuple(OPERATORS)},
@@ -239,6 +330,20 @@ def good_answer(**changes: Any) -> dict[str, Any]:
     return {**answer, **changes}
 
 
+def saved(layers: Iterable[bytes]) -> bytes:
+    """Return an image archive with these layers, the lowest first."""
+    blobs = {f"blobs/sha256/{hashlib.sha256(data).hexdigest()}": data for data in layers}
+    blobs["blobs/sha256/config"] = b'{"architecture": "amd64"}'
+    blobs["manifest.json"] = json.dumps([{"Layers": list(blobs)[:-1], "Config": "blobs/sha256/config"}]).encode()
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        for name, data in blobs.items():
+            member = _member(name, tarfile.REGTYPE, 0o644)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return target.getvalue()
+
+
 @dataclass
 class MemoryImages:
     """An engine with one image."""
@@ -246,6 +351,10 @@ class MemoryImages:
     disk: Disk = field(default_factory=good_disk)
     image: ImageFacts = field(default_factory=good_facts)
     run: OneRun = field(default_factory=lambda: OneRun(0, MARK + json.dumps(good_answer()) + "\n", ""))
+    shell: OneRun | None = None
+    """How a shell ends; none: as it should."""
+    below: list[bytes] = field(default_factory=list)
+    """Tar files of the layers under the disk's, the lowest first."""
     cut: int | None = None
     """Bytes of the export after which the stream stops."""
 
@@ -267,6 +376,15 @@ class MemoryImages:
         data = self.disk.tar()[: self.cut]
         yield (data[at : at + 777] for at in range(0, len(data), 777))
 
+    @contextlib.contextmanager
+    def archive(self, image: str) -> Iterator[Iterable[bytes]]:
+        """Give an archive as `docker save` writes it: the layers below, then the disk as the topmost."""
+        data = saved([*self.below, self.disk.tar()])
+        yield (data[at : at + 777] for at in range(0, len(data), 777))
+
     def run_once(self, image: str, argv: tuple[str, ...], *, timeout: float) -> OneRun:
-        """Return the prepared answer."""
-        return self.run
+        """Return the prepared answer, or what a shell would print."""
+        if not argv[0].endswith("sh"):
+            return self.run
+        variables = "".join(f"{name}={value}\n" for name, value in self.image.environment.items())
+        return self.shell or OneRun(0, f"{variables}PWD=/\n", "")

@@ -16,6 +16,7 @@ from seatrial.ports.console import Console
 from seatrial.ports.images import OneRun
 from seatrial.stages.inspect import CASES, CHECKS, inspect_image
 from tests.imagemaker import DIGEST, SITE, SYSTEM, MemoryImages, elf_bytes, good_expectation, good_labels
+from tests.inspect_faults import MORE
 
 Seed = Callable[[MemoryImages], Any]
 
@@ -245,6 +246,7 @@ FAULTS: list[tuple[str, str, Seed]] = [
     ("extensions", "platform could not be asked: ImportError: y", answers(platform={"error": "ImportError: y"})),
     ("extensions", "did not end within", ended(None, "", "")),
     ("extensions", "ended with status 127 in the image: no such file", ended(127, "", "no such file\n")),
+    *MORE,
 ]
 
 

@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 
 from seatrial.cli.verb import Context, Verb
+from seatrial.flow.operators import lock_operators
 from seatrial.flow.project import choose_base
 from seatrial.flow.shop import open_shop
+from seatrial.flow.trial import kept_expectation
 from seatrial.model.errors import FindingsError, LockError
+from seatrial.model.expectation import Expectation
 from seatrial.model.report import Outcome, Report
+from seatrial.model.values import parse_json
 from seatrial.ports.engine import connect
+from seatrial.ports.engine_layout import loaded_layout
+from seatrial.ports.files import read_committed
 from seatrial.ports.images import DockerImages
 from seatrial.ports.pip_config import read_pip_config
 from seatrial.ports.process import run_through
@@ -22,15 +28,31 @@ from seatrial.stages.lock_requirements import lock_requirements
 
 
 def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="IMAGE|WHEEL", help="name or digest of an image, or a wheel file")
+    parser.add_argument(
+        "subject",
+        metavar="IMAGE|LAYOUT|WHEEL",
+        help="name or digest of an image, an OCI layout (folder or tar), or a wheel file",
+    )
+    parser.add_argument("--expected", metavar="FILE", help="expected.json of a build, to compare with")
 
 
 def _inspect(context: Context, options: argparse.Namespace) -> int:
     path = Path(options.subject)
+    expected = _given_expectation(options.expected)
     if path.suffix == ".whl":
-        report = inspect_wheel(path, None, context.console)
+        report = inspect_wheel(path, expected, context.console)
+    elif path.exists():
+        client = connect()
+        with loaded_layout(client, path) as digest:
+            report = inspect_image(digest, expected, DockerImages(client), context.console)
     else:
-        report = inspect_image(options.subject, None, DockerImages(connect()), context.console)
+        images = DockerImages(connect())
+        digest = images.facts(options.subject).digest
+        if expected is None and (expected := kept_expectation(context.project.root / "out", digest)) is not None:
+            context.console.line(
+                f"compared with what the build of {expected.base} on {expected.platform} expected of it"
+            )
+        report = inspect_image(digest, expected, images, context.console)
     context.console.result(report.model_dump(mode="json", by_alias=True))
     wrong = [case for case in report.cases if case.outcome in (Outcome.FAILED, Outcome.ERROR)]
     unknown = [case for case in report.cases if case.outcome is Outcome.NOT_RUN]
@@ -46,6 +68,12 @@ def _inspect(context: Context, options: argparse.Namespace) -> int:
         + (f"; {len(unknown)} need something to compare with and were not run" if unknown else "")
     )
     return 0
+
+
+def _given_expectation(path: str | None) -> Expectation | None:
+    if path is None:
+        return None
+    return parse_json(Expectation, read_committed(Path(path), path, do="correct the path"), path)
 
 
 def _say(context: Context, report: Report) -> None:
@@ -91,6 +119,19 @@ def _lock(context: Context, options: argparse.Namespace) -> int:
     return 0
 
 
+def _operators_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("platform", metavar="PLATFORM", help="row of images/platforms.toml")
+    parser.add_argument("--base", metavar="V", help="upstream release; the platform's default when left out")
+    parser.add_argument("--image", metavar="IMAGE", required=True, help="image that holds the base's extensions")
+
+
+def _operators(context: Context, options: argparse.Namespace) -> int:
+    shop = open_shop(context.project, context.console)
+    path = lock_operators(shop, options.platform, options.base, options.image, DockerImages(connect()))
+    context.console.line(str(path.relative_to(context.project.root)))
+    return 0
+
+
 INSPECT = Verb(
     "inspect",
     "look into a finished image or wheel",
@@ -105,6 +146,13 @@ SMOKE = Verb(
     _smoke_arguments,
     _smoke,
     passes_words=True,
+)
+LOCK_OPERATORS = Verb(
+    "lock-operators",
+    "write down which operators a base's extensions register",
+    "Load the extensions of upstream's wheel inside an image and write the list that inspect compares with.",
+    _operators_arguments,
+    _operators,
 )
 LOCK_REQUIREMENTS = Verb(
     "lock-requirements",

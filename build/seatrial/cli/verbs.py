@@ -8,7 +8,7 @@ from seatrial.cli import docs
 from seatrial.cli.base import LOCK_BASE
 from seatrial.cli.build import BUILD, SETUP
 from seatrial.cli.fixes import APPLY, CHECK, EXPORT, STATUS
-from seatrial.cli.images import INSPECT, LOCK_REQUIREMENTS, SMOKE
+from seatrial.cli.images import INSPECT, LOCK_OPERATORS, LOCK_REQUIREMENTS, SMOKE
 from seatrial.cli.verb import Context, Verb
 
 
@@ -34,6 +34,7 @@ VERBS: tuple[Verb, ...] = (
     SMOKE,
     LOCK_BASE,
     LOCK_REQUIREMENTS,
+    LOCK_OPERATORS,
     SETUP,
     DOCS,
 )

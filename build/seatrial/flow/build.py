@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from seatrial.flow.image import Ground, lay_ground, made_image
+from seatrial.flow.image import Ground, lay_ground, made_image, wheel_records
 from seatrial.flow.materials import patched_tree, patched_wheel
 from seatrial.flow.naming import Tried, name_and_record, revision_for
 from seatrial.flow.plan import BuildPlan
 from seatrial.flow.shop import Shop
 from seatrial.flow.trial import expectation_of, inspect_report, smoke_report
 from seatrial.model.errors import RefusedError
+from seatrial.model.expectation import Expectation
 from seatrial.model.labels import make_labels
-from seatrial.model.record import Record
+from seatrial.model.record import Record, RecordedWheel
 from seatrial.model.series import PatchedTree
 from seatrial.model.values import digest_of
 from seatrial.ports.receipts import Receipts, alone
@@ -72,9 +75,7 @@ def _build(shop: Shop, plan: BuildPlan, receipts: Receipts) -> Record:
     with console.step("image"):
         image = made_image(shop, plan, ground, wheel_path, labels, receipts=receipts, code=codes.engine)
     with console.step("inspect"):
-        expected = expectation_of(
-            plan, tree, wheel, installed=ground.installed, labels=labels, left_out=ground.left_out
-        )
+        expected = _expected(shop, plan, tree, ground, wheel_path=wheel_path, wheel=wheel, labels=labels)
         reports = [
             inspect_report(
                 shop, plan, image.digest, expected, client=ground.client, receipts=receipts, code=codes.engine
@@ -103,6 +104,28 @@ def _build(shop: Shop, plan: BuildPlan, receipts: Receipts) -> Record:
         except RefusedError:
             console.detail(f"the image has no name; to look into it: docker run {image.digest}; to drop it: docker rmi")
             raise
+
+
+def _expected(
+    shop: Shop,
+    plan: BuildPlan,
+    tree: PatchedTree,
+    ground: Ground,
+    *,
+    wheel_path: Path,
+    wheel: RecordedWheel,
+    labels: Mapping[str, str],
+) -> Expectation:
+    return expectation_of(
+        plan,
+        tree,
+        wheel,
+        installed=ground.installed,
+        labels=labels,
+        left_out=ground.left_out,
+        records=wheel_records(shop, ground, wheel_path),
+        operators=shop.project.operator_list(plan.lock.version, plan.platform.name),
+    )
 
 
 def _codes(shop: Shop) -> Codes:

@@ -13,6 +13,7 @@ import docker
 from seatrial.flow.plan import BuildPlan
 from seatrial.flow.shop import Shop
 from seatrial.model.errors import UsageError
+from seatrial.model.expectation import recorded_digest
 from seatrial.model.image import BaseImage, BuiltImage
 from seatrial.model.record import RecordedImage
 from seatrial.model.requirements import LeftOut, LockedWheel
@@ -21,6 +22,7 @@ from seatrial.ports import engine
 from seatrial.ports.files import scratch_beside, sha256_file
 from seatrial.ports.pip_config import read_pip_config
 from seatrial.ports.receipts import Receipts
+from seatrial.ports.wheelfile import recorded_lines
 from seatrial.stages.base_image import Mode, base_image
 from seatrial.stages.engine_ready import engine_ready, programs_ready
 from seatrial.stages.fetch import fetch_artifact
@@ -92,6 +94,23 @@ def lay_ground(shop: Shop, plan: BuildPlan, receipts: Receipts, code: str) -> Gr
         }
     )
     return Ground(client, base, requirements, rules.left_out, epoch, identity)
+
+
+def wheel_records(shop: Shop, ground: Ground, wheel: Path) -> dict[str, str]:
+    """Return for each distribution of the image the digest over its wheel's RECORD, read from the wheels themselves.
+
+    Args:
+        wheel: the patched vLLM.
+    """
+    records = {"vllm": recorded_digest(recorded_lines(wheel))}
+    places = {one.name: next(shop.cache.path_of(one.sha256).glob("*.whl"), None) for one in ground.requirements.wheels}
+    if None in places.values():
+        paths = fetch_requirements(ground.requirements, index=shop.index, cache=shop.cache, console=shop.console)
+        places = {one.name: path for one, path in zip(ground.requirements.wheels, paths, strict=True)}
+    for name, path in places.items():
+        if path is not None:
+            records[name] = recorded_digest(recorded_lines(path))
+    return records
 
 
 def _requirements(shop: Shop, plan: BuildPlan, receipts: Receipts, code: str) -> Requirements:

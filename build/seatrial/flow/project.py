@@ -7,6 +7,7 @@ from pathlib import Path
 
 from seatrial.model.base import BaseLock
 from seatrial.model.errors import LockError, UsageError
+from seatrial.model.operators import OperatorList
 from seatrial.model.platforms import Platform, PlatformTable
 from seatrial.model.values import parse_toml
 from seatrial.ports.files import read_committed, sha256_tree
@@ -59,6 +60,16 @@ class Project:
     def base_lock(self, version: str) -> BaseLock:
         """Read a base lock; UsageError when there is none, LockError when it was edited by hand."""
         return load_base(self.bases, version)
+
+    def operator_list(self, base: str, platform: str) -> OperatorList | None:
+        """Read what a base's extensions register on a platform; None when it was never written down.
+
+        Raises:
+            LockError: it is malformed.
+        """
+        name = f"images/operators/{base}-{platform}.toml"
+        path = self.root / name
+        return parse_toml(OperatorList, read_committed(path, name), name) if path.is_file() else None
 
     def code_digest(self, *folders: Path) -> str:
         """Return one digest over the files of some folders, caches left out; receipts are bound to it."""

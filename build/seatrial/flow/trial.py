@@ -13,11 +13,12 @@ from seatrial.flow.plan import BuildPlan
 from seatrial.flow.shop import Shop
 from seatrial.model.errors import IntegrityError, LockError
 from seatrial.model.expectation import Allowance, Expectation
+from seatrial.model.operators import OperatorList
 from seatrial.model.record import RecordedWheel
 from seatrial.model.report import Report
 from seatrial.model.requirements import LeftOut
 from seatrial.model.series import PatchedTree
-from seatrial.model.values import canonical_json
+from seatrial.model.values import canonical_json, parse_json
 from seatrial.ports.files import write_atomic
 from seatrial.ports.images import DockerImages
 from seatrial.ports.receipts import Receipts
@@ -26,6 +27,8 @@ from seatrial.stages.record import ReportFile, read_report
 from seatrial.stages.smoke import run_smoke
 
 ENTRYPOINT = ("vllm", "serve")
+EXPECTED = "expected.json"
+"""What an image was compared with; it stands beside its reports."""
 
 
 def expectation_of(
@@ -36,12 +39,16 @@ def expectation_of(
     installed: Mapping[str, str],
     labels: Mapping[str, str],
     left_out: Sequence[LeftOut],
+    records: Mapping[str, str],
+    operators: OperatorList | None,
 ) -> Expectation:
     """Return what the image has to be, from the locks and the patched tree alone.
 
     Args:
         installed: distributions of the requirement locks, normalised name to version.
         left_out: requirements that the platform's image does without, each with its reason.
+        records: distribution to the digest over its wheel's RECORD.
+        operators: what the base's extensions register; without it the operators are not compared, which is refused.
     """
     row = plan.platform
     return Expectation(
@@ -53,14 +60,17 @@ def expectation_of(
         commit=plan.lock.source.commit,
         vllm_version=wheel.version,
         distributions={**installed, "vllm": wheel.version},
+        records=dict(records),
         patched=patched_files(tree, restored_files(plan, tree)),
         removed=tree.removed,
         labels=dict(labels),
         environment={setting.name: setting.value for setting in row.environment},
         entrypoint=ENTRYPOINT,
         over_wheels_mb=row.over_wheels_mb,
+        operators=operators.operators if operators else {},
         allowances=(
             *row.allowances,
+            *(operators.allowances if operators else ()),
             *(Allowance(check="requirements", pattern=f"*: {entry.name}", why=entry.why) for entry in left_out),
         ),
     )
@@ -83,6 +93,8 @@ def inspect_report(
         shop.console.detail("unchanged: the report of this digest stands")
         return kept
     report = inspect_image(digest, expected, DockerImages(client), shop.console)
+    text = canonical_json(expected.model_dump(mode="json", by_alias=True)) + b"\n"
+    write_atomic(_folder(plan, digest) / EXPECTED, text)
     return _keep(plan, receipts, "inspect", inputs, report)
 
 
@@ -106,6 +118,24 @@ def smoke_report(
     return _keep(plan, receipts, f"smoke-{profile}", inputs, report)
 
 
+def kept_expectation(out: Path, digest: str) -> Expectation | None:
+    """Return what a build of this checkout expected of an image, None when it was not built here.
+
+    Args:
+        out: the checkout's folder `out`, of all builds.
+
+    Raises:
+        LockError: the file was changed so that it cannot be read.
+    """
+    for path in sorted(out.glob(f"*/reports/{digest.removeprefix('sha256:')[:12]}/{EXPECTED}")):
+        return parse_json(Expectation, path.read_bytes(), str(path))
+    return None
+
+
+def _folder(plan: BuildPlan, digest: str) -> Path:
+    return plan.out / "reports" / digest.removeprefix("sha256:")[:12]
+
+
 def _kept(receipts: Receipts, stage: str, inputs: Mapping[str, Any]) -> ReportFile | None:
     known = receipts.find(stage, inputs, lost=_lost)
     return None if known is None else read_report(Path(known["path"]))
@@ -121,8 +151,7 @@ def _lost(outputs: dict[str, Any]) -> str:
 
 def _keep(plan: BuildPlan, receipts: Receipts, stage: str, inputs: Mapping[str, Any], report: Report) -> ReportFile:
     """Write a report; only one without objections leaves a receipt, so that a bad one is made again."""
-    folder = plan.out / "reports" / report.subject.removeprefix("sha256:")[:12]
-    path = folder / f"{stage}.json"
+    path = _folder(plan, report.subject) / f"{stage}.json"
     write_atomic(path, canonical_json(report.model_dump(mode="json", by_alias=True)) + b"\n")
     file = read_report(path)
     if not report.bad:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import Literal
 
 from pydantic import Field
@@ -39,6 +41,8 @@ class Expectation(Frozen):
     """Version of the distribution `vllm`, with its local part."""
     distributions: dict[str, str] = Field(min_length=1)
     """Every distribution of the serving environment: normalised name to version; `vllm` is one of them."""
+    records: dict[str, Sha256] = Field(default_factory=dict)
+    """Distribution to `recorded_digest` of its wheel's RECORD."""
     patched: dict[str, Sha256]
     """Files that fixes changed or added: path as the wheel's RECORD has it, to SHA-256. Empty on an unpatched build."""
     removed: tuple[str, ...] = ()
@@ -54,3 +58,39 @@ class Expectation(Frozen):
     operators: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Extension module (`vllm._C`) to the operators (`namespace::name`) that it registers; empty: not compared."""
     allowances: tuple[Allowance, ...] = ()
+
+
+MADE_BY_INSTALLERS = (
+    "INSTALLER",
+    "REQUESTED",
+    "RECORD",
+    "RECORD.jws",
+    "RECORD.p7s",
+    "direct_url.json",
+    "uv_cache.json",
+)
+"""Files of a dist-info folder that are not in the wheel, or not under the digest that it names."""
+
+
+def recorded_digest(lines: Iterable[tuple[str, str]]) -> str:
+    """Return one digest over the files that a RECORD lists, the same for a wheel and for what was installed from it.
+
+    What goes beside the site folder (scripts, whose first line installers rewrite), bytecode and what installers add
+    does not count.
+
+    Args:
+        lines: path as the RECORD has it, relative to the site folder, and its digest, `sha256=` left out.
+    """
+    counted: list[str] = []
+    for path, digest in lines:
+        top, _, rest = path.partition("/")
+        if top.endswith(".data"):
+            kind, _, path = rest.partition("/")  # noqa: PLW2901 - purelib and platlib land in the site folder
+            if kind not in ("purelib", "platlib"):
+                continue
+        folder, _, name = path.rpartition("/")
+        if folder.endswith(".dist-info") and name in MADE_BY_INSTALLERS:
+            continue
+        if not path.startswith(("../", "/")) and not path.endswith(".pyc") and digest:
+            counted.append(f"{path},{digest}")
+    return sha256("\n".join(sorted(counted)).encode()).hexdigest()

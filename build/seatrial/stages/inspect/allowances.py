@@ -35,3 +35,11 @@ COMMON: tuple[Allowance, ...] = (
     ),
     Allowance(check="extensions", pattern="vllm.cumem_allocator: *libcuda.so.1*", why=_DRIVER),
 )
+
+
+def common(device: str) -> tuple[Allowance, ...]:
+    """Return those that hold on a platform's device; an empty word stands for an unknown one.
+
+    Intel's user-mode driver is no part of the host's: an image for its GPUs has to bring the loader of it.
+    """
+    return tuple(one for one in COMMON if device != "xpu" or not one.pattern.endswith("libze_loader.so.1"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Iterator
 
+from seatrial.ports.images import ImageFacts
 from seatrial.ports.rootfs import Entry, RootFs
 from seatrial.stages.inspect.subject import Found, Image, want
 
@@ -16,6 +18,33 @@ STANDARD_LABELS = tuple(f"{OCI}{name}" for name in ("title", "version", "revisio
 
 ENDING_SIGNALS = ("SIGTERM", "SIGINT", "15", "2")
 """Signals on which vLLM's server ends in order."""
+
+SHELL_WORDS = (
+    "test",
+    "[",
+    "exit",
+    "true",
+    "false",
+    ":",
+    "exec",
+    "if",
+    "!",
+    "(",
+    "{",
+    "export",
+    "cd",
+    "command",
+    "echo",
+)
+"""Words that a shell knows itself."""
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
+STEERS = re.compile(
+    r"(?:VLLM|PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|HSA|HIP|ROCM|AITER|GPU|CUDA|NVIDIA|NCCL|FLASHINFER|TRITON|SYCL|ZE|"
+    r"ONEAPI|CCL|OMP|KMP|MKL|LD|PYTHON|TRANSFORMERS|HF)_?\w*$"
+)
+"""Variables that choose devices, kernels, modules or libraries."""
 
 MAX_SHEBANGS = 4
 """Interpreters followed from a script; the kernel stops there too."""
@@ -37,9 +66,7 @@ def check_labels(image: Image) -> Found:
 def check_run_contract(image: Image) -> Found:
     """Check how the image starts, as whom, and that any user can."""
     facts = image.facts
-    problems = [*_user(image), *_entrypoint(image), *_home(image)]
-    if not facts.health or facts.health[0] == "NONE":
-        problems.append("there is no HEALTHCHECK")
+    problems = [*_user(image), *_entrypoint(image), *_repeats(facts), *_home(image), *_health(image)]
     if facts.stop_signal and facts.stop_signal not in ENDING_SIGNALS:
         problems.append(f"STOPSIGNAL is {facts.stop_signal}, on which the server does not end in order")
     if image.expected is not None:
@@ -51,6 +78,7 @@ def check_run_contract(image: Image) -> Found:
     measured = {
         "user": facts.user,
         "entrypoint": list(facts.entrypoint),
+        "command": list(facts.command),
         "health": list(facts.health),
         "home": facts.environment.get("HOME", ""),
         "stop_signal": facts.stop_signal,
@@ -59,15 +87,22 @@ def check_run_contract(image: Image) -> Found:
 
 
 def check_environment(image: Image) -> Found:
-    """Check the variables that the platform's row sets."""
+    """Check the variables that the platform's row sets, and that no others steer what runs."""
     problems: list[str] = []
+    excused = image.excused("environment")
     for name, value in sorted(want(image).environment.items()):
         found = image.facts.environment.get(name)
         if found is None:
             problems.append(f"variable {name} is not set (should be {value!r})")
         elif found != value:
             problems.append(f"variable {name} is {found!r}, the platform's row says {value!r}")
-    return Found(tuple(problems), {"variables": len(image.facts.environment)})
+    expected = want(image).environment
+    problems += [
+        f"variable {name} is set, steers vLLM or what it stands on, and no row names it"
+        for name in sorted(image.facts.environment)
+        if STEERS.match(name) and name not in expected and not excused.allows(f"variable {name}")
+    ]
+    return Found(tuple(problems), {"variables": len(image.facts.environment), **excused.measured()})
 
 
 def _user(image: Image) -> Iterator[str]:
@@ -113,6 +148,39 @@ def _entrypoint(image: Image) -> Iterator[str]:
         path = found
 
 
+def _repeats(facts: ImageFacts) -> Iterator[str]:
+    """Yield where CMD or ENTRYPOINT says the same words again: the program takes them for its first arguments."""
+    entry, command = facts.entrypoint, facts.command
+    plain = tuple(posixpath.basename(word) for word in entry)
+    for count in range(len(entry), 0, -1):
+        if tuple(posixpath.basename(word) for word in command[:count]) == plain[-count:]:
+            again = shlex.join(command[:count])
+            yield f"CMD begins with {again}, which ENTRYPOINT says already: the container runs {again} twice"
+            return
+    for count in range(len(plain) // 2, 0, -1):
+        if plain[:count] == plain[count : 2 * count]:
+            yield f"ENTRYPOINT says {shlex.join(entry[:count])} twice"
+            return
+
+
+def _health(image: Image) -> Iterator[str]:
+    """Yield why the health check is missing or cannot run: a program that is not there makes it fail for ever."""
+    kind, *words = image.facts.health or ("NONE",)
+    if kind == "NONE":
+        yield "there is no HEALTHCHECK"
+        return
+    if kind == "CMD-SHELL":
+        if image.root.at("/bin/sh") is None:
+            yield "HEALTHCHECK is a line for /bin/sh, which the image does not hold"
+        try:
+            words = shlex.split(" ".join(words))
+        except ValueError:
+            words = []
+    name = next((word for word in words if not _ASSIGNMENT.match(word)), "")
+    if name and name not in SHELL_WORDS and _program(image, name) is None:
+        yield f"HEALTHCHECK runs {name}, which the image does not hold"
+
+
 def _program(image: Image, name: str) -> str | None:
     if "/" in name:
         full = posixpath.join(image.facts.working_dir or "/", name)
@@ -153,6 +221,13 @@ def _home(image: Image) -> Iterator[str]:
         yield f"HOME is {home}, which is not a folder of the image"
     elif not _writable_by_any(entry):
         yield f"HOME {home} has mode {entry.mode:04o} and group {entry.gid}: another UID cannot write there"
+    shut = [
+        one
+        for one in image.root.entries.values()
+        if one.kind == "dir" and one.path.startswith(f"{home.rstrip('/')}/") and not _writable_by_any(one)
+    ]
+    if shut and entry is not None and _writable_by_any(entry):
+        yield f"{shut[0].path} in HOME has mode {shut[0].mode:04o}: another UID cannot write its caches there"
 
 
 def _writable_by_any(entry: Entry) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Iterator
 
 from packaging.requirements import Requirement
@@ -27,6 +26,8 @@ def check_distributions(image: Image) -> Found:
             places = ", ".join(f"{one.version} in {one.site}" for one in ones)
             problems.append(f"{name} is installed {len(ones)} times: {places}")
         for one in ones[:1]:
+            if not one.has_metadata:
+                problems.append(f"{name} has no METADATA in {one.info}: what it is can only be guessed from the folder")
             if name not in expected and not excused.allows(f"{name} {one.version}"):
                 problems.append(f"{name} {one.version} is installed and not in the lock ({one.info})")
             elif name in expected and one.version != expected[name]:
@@ -104,50 +105,6 @@ def check_records(image: Image) -> Found:
         files += len(one.record)
         problems += _record_problems(image, one, excused)
     return Found(tuple(problems), {"files": files, "without_record": without, **excused.measured()})
-
-
-def check_patched_files(image: Image) -> Found:
-    """Check that what the fixes changed is what the image holds."""
-    expected = want(image)
-    vllm = image.python.vllm
-    if vllm is None:
-        return Found(("no distribution in the image brings vllm/",))
-    problems: list[str] = []
-    for name, digest in sorted(expected.patched.items()):
-        entry = image.root.at(f"{vllm.site}/{name}")
-        if entry is None:
-            problems.append(f"{name} is patched in the build and missing in the image")
-        elif entry.sha256 != digest:
-            problems.append(f"{name} is not the patched file: sha256 {entry.sha256[:12]}, not {digest[:12]}")
-    for name in expected.removed:
-        if image.root.at(f"{vllm.site}/{name}") is not None:
-            problems.append(f"{name} was removed by a fix and is still in the image")
-    return Found(tuple(problems), {"patched": sorted(expected.patched), "removed": list(expected.removed)})
-
-
-def check_version(image: Image) -> Found:
-    """Check that metadata, the module's own version and its commit name the base that was asked for."""
-    expected, vllm = want(image), image.python.vllm
-    if vllm is None:
-        return Found(("no distribution in the image brings vllm/",))
-    problems: list[str] = []
-    if (vllm.name, vllm.version) != ("vllm", expected.vllm_version):
-        problems.append(f"the image holds {vllm.name} {vllm.version}, not vllm {expected.vllm_version}")
-    text = image.root.text(f"{vllm.site}/vllm/_version.py") or ""
-    module = _assigned(text, "version")
-    if module is None:
-        problems.append("vllm/_version.py does not say a version")
-    elif module.split("+")[0].split(".dev")[0] != expected.base:
-        problems.append(f"vllm/_version.py says {module}, the base is {expected.base}")
-    commit = _assigned(text, "commit_id")
-    if commit is not None and not expected.commit.startswith(commit.removeprefix("g")):
-        problems.append(f"vllm/_version.py says commit {commit}, the base is {expected.commit[:12]}")
-    return Found(tuple(problems), {"metadata": vllm.version, "module": module, "commit": commit})
-
-
-def _assigned(text: str, name: str) -> str | None:
-    match = re.search(rf"(?m)^(?:__\w+__ = )?{name} = (['\"])(?P<value>.*?)\1", text)
-    return match["value"] if match else None
 
 
 def _record_problems(image: Image, one: Distribution, excused: Excused) -> Iterator[str]:

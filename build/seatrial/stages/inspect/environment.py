@@ -19,6 +19,12 @@ from seatrial.ports.rootfs import RootFs
 
 _SITE = re.compile(r"^(?P<prefix>.*)/lib(?:64)?/python(?P<version>3(?:\.\d+)?)/(?:site|dist)-packages$")
 
+_VERSION_FILES = (
+    "/vllm/_version.py",
+    *(f"-packages/{name}/version.py" for name in ("torch", "torchvision", "torchaudio", "torchcodec")),
+)
+"""Files in which packages say their version, commit and accelerator."""
+
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
 """OCI architecture words to those of `uname -m`."""
 
@@ -49,6 +55,7 @@ class Distribution:
     """Requirement lines that do not follow the standard."""
     record: tuple[Recorded, ...] = ()
     has_record: bool = False
+    has_metadata: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ def keeps(path: str, size: int) -> bool:
     folder, name = posixpath.split(path)
     if folder.endswith((".dist-info", ".egg-info")):
         return name in ("METADATA", "RECORD", "PKG-INFO", "WHEEL", "direct_url.json", "installed-files.txt")
-    return name.endswith(".egg-info") or name == "pyvenv.cfg" or path.endswith("/vllm/_version.py")
+    return name.endswith((".egg-info", ".pth")) or name == "pyvenv.cfg" or path.endswith(_VERSION_FILES)
 
 
 def python_environment(root: RootFs, facts: ImageFacts) -> Environment:
@@ -131,7 +138,10 @@ def _distribution(root: RootFs, info: str) -> Distribution | None:
         # A folder without metadata still counts: an installer would trip over it.
         stem = posixpath.basename(info).rsplit(".", 1)[0]
         name, _, version = stem.partition("-")
-        return Distribution(canonicalize_name(name), version, site, info)
+        lines = tuple(_record(site, root.text(f"{info}/RECORD") or ""))
+        return Distribution(
+            canonicalize_name(name), version, site, info, record=lines, has_record=bool(lines), has_metadata=False
+        )
     headers = HeaderParser().parsestr(text)
     requirements: list[Requirement] = []
     bad: list[str] = []

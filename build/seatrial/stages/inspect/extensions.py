@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from seatrial.ports.images import OneRun
 from seatrial.stages.inspect.load_script import MARK
 from seatrial.stages.inspect.subject import Excused, Found, Image
 
@@ -65,9 +66,7 @@ def check_extensions(image: Image) -> Found:
     modules = extension_modules(image)
     if not modules:
         return Found(("the image holds no vLLM extension: no native module below vllm/",), {"extensions": []})
-    script = resources.files(__package__).joinpath("load_script.py").read_text()
-    argument = json.dumps({"extensions": modules})
-    run = image.run((image.python.interpreter, "-c", script, argument), LOAD_SECONDS)
+    run = _loading(image, modules)
     if run.status is None:
         return Found(
             (f"loading the extensions did not end within {LOAD_SECONDS:.0f} s",), {"stderr": run.stderr[-2000:]}
@@ -82,6 +81,19 @@ def check_extensions(image: Image) -> Found:
     if "torch_error" in seen:
         return Found((f"torch does not import in the image: {seen['torch_error']}",), {"torch": None})
     return _judge(image, modules, seen)
+
+
+def loaded(image: Image) -> dict[str, Any] | None:
+    """Return what the extensions said when they were loaded, None when they said nothing; the image runs once."""
+    modules = extension_modules(image)
+    seen = _answer(_loading(image, modules).stdout) if modules else None
+    return None if seen is None or "torch_error" in seen else seen
+
+
+def _loading(image: Image, modules: dict[str, str]) -> OneRun:
+    script = resources.files(__package__).joinpath("load_script.py").read_text()
+    argument = json.dumps({"extensions": modules})
+    return image.run((image.python.interpreter, "-c", script, argument), LOAD_SECONDS)
 
 
 def _answer(stdout: str) -> dict[str, Any] | None:
@@ -110,8 +122,10 @@ def _judge(image: Image, modules: dict[str, str], seen: dict[str, Any]) -> Found
                 problems.append(f"{name} does not load: {trouble}")
             continue
         registered[name] = result["operators"]
+    if image.expected is not None and not image.expected.operators:
+        problems.append("there is no list of operators to compare with (images/operators/, seatrial lock-operators)")
     problems += [
-        *_operator_problems(image, registered, excused),
+        *_operator_problems(image, modules, registered, excused),
         *_platform_problems(image, seen, registered, variants),
     ]
     platform = seen["platform"].get("answer", {})
@@ -137,7 +151,9 @@ def _trouble(result: dict[str, Any], variant: Variant | None) -> str:
     return error
 
 
-def _operator_problems(image: Image, registered: dict[str, list[str]], excused: Excused) -> Iterator[str]:
+def _operator_problems(
+    image: Image, modules: dict[str, str], registered: dict[str, list[str]], excused: Excused
+) -> Iterator[str]:
     expected = image.expected.operators if image.expected else {}
     for name, found in registered.items():
         if name not in expected:
@@ -149,7 +165,9 @@ def _operator_problems(image: Image, registered: dict[str, list[str]], excused: 
         if more and not excused.allows(f"{name}: more operators"):
             yield f"{name} registers {len(more)} operators that nobody expects: {', '.join(more[:5])}"
     for name in sorted(set(expected) - set(registered)):
-        if name not in {variant.module for variant in VARIANTS}:
+        if name not in modules:
+            yield f"{name} is one of the base's extensions and is not in the image"
+        elif name not in {variant.module for variant in VARIANTS}:
             yield f"{name} should register operators and did not load"
 
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
+from seatrial.model.errors import EngineError
 from seatrial.model.expectation import Expectation
 from seatrial.model.labels import BASE_VERSION_LABEL, PLATFORM_LABEL
 from seatrial.model.report import Device, Report
 from seatrial.ports.console import Console
-from seatrial.ports.images import Images
+from seatrial.ports.images import ImageFacts, Images, OneRun
+from seatrial.ports.layers import Layer, read_layers
 from seatrial.ports.rootfs import Wants, read_rootfs
-from seatrial.stages.inspect import environment, secrets
-from seatrial.stages.inspect.allowances import COMMON
+from seatrial.stages.inspect import access, called, environment, extensions, secrets
+from seatrial.stages.inspect.allowances import common
 from seatrial.stages.inspect.environment import MACHINES
 from seatrial.stages.inspect.subject import Image, run_check
 from seatrial.stages.inspect.table import CHECKS
+
+NOT_STARTED = 125
+"""Status in the place of one, as the docker command has it, where a container could not be started."""
 
 _UNREAD = re.compile(r"^/(?:usr/lib|lib|usr/local/cuda[^/]*|opt/rocm[^/]*|opt/intel|var)/")
 """Trees of the system whose files no distribution records, so that their digests are not needed."""
@@ -38,8 +48,10 @@ def inspect_image(image: str, expected: Expectation | None, images: Images, cons
     """
     started = datetime.now(UTC)
     begun = time.monotonic()
-    subject = _open(image, expected, images, console)
-    cases = tuple(run_check(check, subject, console, compares=expected is not None) for check in CHECKS)
+    facts = images.facts(image)
+    with _layers_beside(facts.digest, images) as layers:
+        subject = _open(facts, expected, images, layers, console)
+        cases = tuple(run_check(check, subject, console, compares=expected is not None) for check in CHECKS)
     labels = subject.facts.labels
     return Report(
         kind="inspect",
@@ -55,25 +67,103 @@ def inspect_image(image: str, expected: Expectation | None, images: Images, cons
     )
 
 
-def _open(image: str, expected: Expectation | None, images: Images, console: Console) -> Image:
-    facts = images.facts(image)
+def load_extensions(image: str, images: Images, console: Console) -> dict[str, tuple[str, str, tuple[str, ...] | None]]:
+    """Return each extension of an image: its path below the site folder, its digest, and what it registers.
+
+    An extension that does not load has None in the place of its operators.
+
+    Raises:
+        EngineError: the engine cannot export the image or run a container of it.
+    """
+    subject = _open(images.facts(image), None, images, tuple, console)
+    site = subject.python.vllm.site if subject.python.vllm is not None else ""
+    registered = extensions.check_extensions(subject).measured.get("operators", {})
+    return {
+        module: (
+            path.removeprefix(f"{site}/"),
+            subject.root.entries[path].sha256,
+            tuple(registered[module]) if module in registered else None,
+        )
+        for module, path in extensions.extension_modules(subject).items()
+    }
+
+
+def _open(
+    facts: ImageFacts,
+    expected: Expectation | None,
+    images: Images,
+    layers: Callable[[], tuple[Layer, ...]],
+    console: Console,
+) -> Image:
     begun = time.monotonic()
     with images.export(facts.digest) as chunks:
         root = read_rootfs(chunks, Wants(keep=_keeps, digest=_digests))
     size = sum(entry.size for entry in root.files())
     console.detail(f"read {len(root.entries)} paths, {size / 1e6:.0f} MB, in {time.monotonic() - begun:.1f} s")
+    device = expected.device if expected else ""
     return Image(
         facts=facts,
         root=root,
         python=environment.python_environment(root, facts),
-        allowances=(*COMMON, *(expected.allowances if expected else ())),
+        allowances=(*common(device), *(expected.allowances if expected else ())),
         expected=expected,
-        run=lambda argv, timeout: images.run_once(facts.digest, argv, timeout=timeout),
+        run=_once_each(
+            lambda argv, timeout: images.run_once(facts.digest, argv, timeout=timeout),
+            lambda: images.facts(facts.digest),
+        ),
+        layers=layers,
     )
 
 
+def _once_each(
+    run: Callable[[tuple[str, ...], float], OneRun], still_there: Callable[[], object]
+) -> Callable[[tuple[str, ...], float], OneRun]:
+    """Keep how a command ended, so that two checks may ask for the same.
+
+    A container that cannot be started is a fault of the image as long as the engine answers, which `still_there` asks.
+    """
+    ended: dict[tuple[str, ...], OneRun] = {}
+
+    def once(argv: tuple[str, ...], timeout: float) -> OneRun:
+        if argv not in ended:
+            try:
+                ended[argv] = run(argv, timeout)
+            except EngineError as error:
+                still_there()
+                ended[argv] = OneRun(NOT_STARTED, "", f"the container cannot be started: {error.why or error.what}")
+        return ended[argv]
+
+    return once
+
+
+@contextlib.contextmanager
+def _layers_beside(digest: str, images: Images) -> Iterator[Callable[[], tuple[Layer, ...]]]:
+    """Read the layers in a second thread, for the engine is slow to give them, and hand out the way to wait for them.
+
+    Whoever leaves early ends the reading at the next block.
+    """
+    over = threading.Event()
+
+    def read() -> tuple[Layer, ...]:
+        with images.archive(digest) as chunks:
+            return read_layers(itertools.takewhile(lambda _: not over.is_set(), chunks), secrets.keeps)
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="layers") as pool:
+        reading = pool.submit(read)
+        try:
+            yield reading.result
+        finally:
+            over.set()
+
+
 def _keeps(path: str, size: int) -> bool:
-    return environment.keeps(path, size) or secrets.keeps(path, size) or _LISTS.match(path) is not None
+    return (
+        environment.keeps(path, size)
+        or secrets.keeps(path, size)
+        or called.keeps(path, size)
+        or access.keeps(path, size)
+        or _LISTS.match(path) is not None
+    )
 
 
 def _digests(path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,8 +12,11 @@ from packaging.utils import canonicalize_name
 
 from seatrial.ports.elf import Elf
 from seatrial.stages.inspect.environment import Distribution, Environment
-from seatrial.stages.inspect.loader import Loader, Missing
+from seatrial.stages.inspect.loader import Loader, Missing, Process
 from seatrial.stages.inspect.subject import Found, Image
+
+_MODULE = re.compile(r"\.(?:abi3|cpython-[^/]+)\.so$")
+"""Extension modules of Python; a package may well ship plain libraries for other machines."""
 
 ELF_MACHINES = {"amd64": "X86_64", "arm64": "AARCH64", "ppc64le": "PPC64", "s390x": "S390", "riscv64": "RISCV"}
 """OCI architecture words to ELF machine names."""
@@ -52,15 +56,15 @@ PRELOADS = (
 
 def check_native_closure(image: Image) -> Found:
     """Load every native file on paper and report what is missing, and for whom."""
-    loader = Loader(image.root, ELF_MACHINES.get(image.facts.machine, ""), image.facts.environment)
+    loader = Loader(image.root, machine_of(image), image.facts.environment)
     excused = image.excused("native-closure")
     objects = dict(loader.objects())
     problems = [*_broken(image), *_preload_problems(image, loader), *_no_interpreter(image, objects)]
-    by_provider = {rule.provider: _provided(loader, image.python, rule) for rule in PRELOADS}
+    by_provider = {rule.provider: provided(loader, image.python, rule).names for rule in PRELOADS}
     used: dict[str, set[str]] = {rule.provider: set() for rule in PRELOADS}
-    requires = _Requires(image.python)
+    requires = Requires(image.python)
     seen: set[tuple[str, str]] = set()
-    for top in _tops(loader, objects):
+    for top in Links(loader, objects).lacking():
         owner = requires.owner(top)
         helpers = [rule for rule in PRELOADS if owner and requires.reaches(owner, rule.provider)]
         already: set[str] = set().union(*(by_provider[rule.provider] for rule in helpers))
@@ -88,61 +92,87 @@ def check_native_closure(image: Image) -> Found:
     )
 
 
-def _links(loader: Loader, objects: Mapping[str, Elf]) -> tuple[dict[str, set[str]], set[str]]:
-    """Return who may load a file, and the files with a need that they do not find on their own."""
-    parents: dict[str, set[str]] = {}
-    unfound: set[str] = set()
-    by_name: dict[str, set[str]] = {}
-    for path, elf in objects.items():
-        for name in {posixpath.basename(path), elf.soname}:
-            by_name.setdefault(name, set()).add(path)
-    for path, elf in objects.items():
-        for name in elf.needed:
-            found = loader.find(path, name)
-            if found is None:
-                unfound.add(path)
-            for child in by_name.get(name, set()) if found is None else {found} & objects.keys():
-                parents.setdefault(child, set()).add(path)
-    return parents, unfound
+def machine_of(image: Image) -> str:
+    """Return the ELF word of the image's machine, empty for one that is not known."""
+    return ELF_MACHINES.get(image.facts.machine, "")
 
 
-def _tops(loader: Loader, objects: Mapping[str, Elf]) -> Iterator[str]:
-    """Yield the files to load: those with an unfound need, or the ones at the start of the chains that lead to them.
+class Links:
+    """Who may load whom among an image's native files."""
 
-    A link of a chain may itself be found only through the RPATH of whoever loads the chain, so that libraries without
-    a path of their own are loaded from their package's extension and not by themselves.
-    """
-    parents, unfound = _links(loader, objects)
-    tops: set[str] = set()
-    for path in unfound:
-        seen, queue = {path}, [path]
-        for at in queue:  # grows while it is walked
-            above = parents.get(at, set()) - seen
-            if not parents.get(at):
-                tops.add(at)
-            seen |= above
-            queue.extend(above)
-        if not tops & seen:  # a ring of libraries that need each other
-            tops.add(path)
-    reached: set[str] = set().union(*(loader.load(top).files for top in tops))
-    yield from sorted(tops | (unfound - reached))
+    def __init__(self, loader: Loader, objects: Mapping[str, Elf]) -> None:
+        self._loader, self._objects = loader, objects
+        self._parents: dict[str, set[str]] = {}
+        self._unfound: set[str] = set()
+        by_name: dict[str, set[str]] = {}
+        for path, elf in objects.items():
+            for name in {posixpath.basename(path), elf.soname}:
+                by_name.setdefault(name, set()).add(path)
+        for path, elf in objects.items():
+            for name in elf.needed:
+                found = loader.find(path, name)
+                if found is None:
+                    self._unfound.add(path)
+                for child in by_name.get(name, set()) if found is None else {found} & objects.keys():
+                    self._parents.setdefault(child, set()).add(path)
+
+    def lacking(self) -> Iterator[str]:
+        """Yield the files to load where something is not found: those with an unfound need, or their chains' starts.
+
+        A link of a chain may itself be found only through the RPATH of whoever loads the chain, so that libraries
+        without a path of their own are loaded from their package's extension and not by themselves.
+        """
+        yield from self._above(self._unfound)
+
+    def starts(self) -> Iterator[str]:
+        """Yield every file that nothing else loads, and one of each ring: loading them loads all."""
+        yield from self._above(set(self._objects))
+
+    def _above(self, paths: set[str]) -> Iterator[str]:
+        tops: set[str] = set()
+        for path in paths:
+            seen, queue = {path}, [path]
+            for at in queue:  # grows while it is walked
+                above = self._parents.get(at, set()) - seen
+                if not self._parents.get(at):
+                    tops.add(at)
+                seen |= above
+                queue.extend(above)
+            if not tops & seen:  # a ring of libraries that need each other
+                tops.add(path)
+        reached: set[str] = set().union(*(self._loader.load(top).files for top in tops))
+        yield from sorted(tops | (paths - reached))
 
 
-def _provided(loader: Loader, python: Environment, rule: Preload) -> set[str]:
+def provided(loader: Loader, python: Environment, rule: Preload) -> Process:
+    """Return what a process holds, names and files, once it has imported a provider; nothing without the provider."""
     provider = python.named(rule.provider)
+    process = Process()
     if provider is None:
-        return set()
-    names: set[str] = set()
+        return process
     for path, _ in loader.objects():
         if fnmatchcase(path, f"{provider.site}/{rule.modules}"):
-            names |= loader.load(path).names
-    return names
+            loaded = loader.load(path)
+            process.names |= loaded.names
+            process.files |= loaded.files
+    return process
 
 
 def _broken(image: Image) -> Iterator[str]:
+    machine = machine_of(image)
+    sites = tuple(f"{site}/" for site in image.python.sites)
     for entry in image.root.files():
-        if entry.elf is not None and entry.elf.broken and not entry.first:
+        if entry.elf is None or entry.first:
+            continue
+        if entry.elf.broken:
             yield f"{entry.path} is {entry.elf.broken}"
+        elif (
+            entry.elf.dynamic
+            and entry.elf.machine != machine
+            and _MODULE.search(entry.path)
+            and entry.path.startswith(sites)
+        ):
+            yield f"{entry.path} is for {entry.elf.machine}, the image for {machine or image.facts.machine}"
 
 
 def _no_interpreter(image: Image, objects: Mapping[str, Elf]) -> Iterator[str]:
@@ -170,7 +200,7 @@ def _sentence(image: Image, loader: Loader, lost: Missing) -> str:
     return f"{lost.needed_by} needs {lost.soname}{through}: {hint}"
 
 
-class _Requires:
+class Requires:
     """Who owns a file, and whose import its owner can count on."""
 
     def __init__(self, python: Environment) -> None:
@@ -179,9 +209,11 @@ class _Requires:
         self._reach: dict[str, set[str]] = {}
 
     def owner(self, path: str) -> Distribution | None:
+        """Return the distribution whose RECORD names a file."""
         return next(iter(self._owners.get(path, ())), None)
 
     def reaches(self, owner: Distribution, provider: str) -> bool:
+        """Tell whether a distribution requires a provider, through whomever."""
         if owner.name not in self._reach:
             self._reach[owner.name] = self._all(owner)
         return provider in self._reach[owner.name]

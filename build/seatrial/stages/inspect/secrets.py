@@ -9,7 +9,6 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from seatrial.ports.rootfs import RootFs
 from seatrial.stages.inspect.subject import Found, Image
 
 PROXY = re.compile(r"(?i)\b(?:https?|ftp|all|no)_proxy\b")
@@ -49,7 +48,7 @@ FORBIDDEN_ENDINGS = (
 _READ = re.compile(
     r"(?:/pip\.conf|/\.pip/pip\.conf|/\.config/uv/uv\.toml|/etc/uv/uv\.toml|^/etc/apt/.*|^/etc/environment"
     r"|^/etc/profile(?:\.d/.*)?|/\.(?:bashrc|profile|bash_profile|bash_history|python_history|gitconfig|npmrc|wgetrc"
-    r"|curlrc)|^/etc/(?:wgetrc|gitconfig)|\.(?:pem|key))$"
+    r"|curlrc|env)|^/etc/(?:wgetrc|gitconfig)|\.(?:pem|key))$"
 )
 """Files in which settings and keys of a build stay behind; their text is looked at."""
 
@@ -115,26 +114,35 @@ def _history(image: Image) -> Iterator[tuple[str, str]]:
 def _files(image: Image) -> Iterator[tuple[str, str]]:
     owned = image.python.owners()
     for entry in image.root.files():
-        path = entry.path
-        if path in owned or not entry.size:
-            continue
-        name = posixpath.basename(path)
-        reason = next((why for known, why in FORBIDDEN_FILES if known == name), "") or next(
-            (why for ending, why in FORBIDDEN_ENDINGS if path.endswith(ending) or path.startswith(f"{ending}/")), ""
-        )
-        if reason:
-            yield path, f"{path} holds {reason}"
-        elif keeps(path, entry.size):
-            yield from _text(image.root, path)
+        if entry.path not in owned:
+            for sentence in file_troubles(entry.path, entry.size, image.root.text(entry.path)):
+                yield entry.path, sentence
 
 
-def _text(root: RootFs, path: str) -> Iterator[tuple[str, str]]:
-    text = root.text(path) or ""
+def file_troubles(path: str, size: int, text: str | None) -> Iterator[str]:
+    """Yield what makes a file one that must not leave the build.
+
+    Args:
+        text: what it holds, where its bytes were kept.
+    """
+    if not size:
+        return
+    name = posixpath.basename(path)
+    reason = next((why for known, why in FORBIDDEN_FILES if known == name), "") or next(
+        (why for ending, why in FORBIDDEN_ENDINGS if path.endswith(ending) or path.startswith(f"{ending}/")), ""
+    )
+    if reason:
+        yield f"{path} holds {reason}"
+    elif keeps(path, size):
+        yield from _text(path, text or "")
+
+
+def _text(path: str, text: str) -> Iterator[str]:
     for what, pattern in SECRET_VALUES:
         if pattern.search(text):
-            yield path, f"{path} holds {what}"
+            yield f"{path} holds {what}"
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))]
     if any(PROXY.search(line) or re.match(r"(?i)Acquire::[a-z]+::Proxy", line) for line in lines):
-        yield path, f"{path} sets the build's proxy"
+        yield f"{path} sets the build's proxy"
     if path.endswith("pip.conf") and any(re.match(r"(?i)(?:extra-)?index-url|find-links", line) for line in lines):
-        yield path, f"{path} names the build's package index"
+        yield f"{path} names the build's package index"

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from seatrial.stages.inspect.access import check_readable, check_shell
+from seatrial.stages.inspect.builds import check_accelerator, check_arch_variables, check_siblings
+from seatrial.stages.inspect.called import check_operators_called
 from seatrial.stages.inspect.contract import check_environment, check_labels, check_run_contract
 from seatrial.stages.inspect.distributions import (
     check_distributions,
     check_module_owners,
-    check_patched_files,
     check_records,
     check_requirements,
-    check_version,
     check_vllm_record,
 )
 from seatrial.stages.inspect.extensions import check_extensions
 from seatrial.stages.inspect.files import check_leftovers, check_set_id, check_size, check_world_writable
+from seatrial.stages.inspect.identity import (
+    check_locked_files,
+    check_one_version,
+    check_patched_files,
+    check_version,
+)
+from seatrial.stages.inspect.jit import check_jit, check_kernels
+from seatrial.stages.inspect.layers import check_layers
 from seatrial.stages.inspect.native import check_native_closure
+from seatrial.stages.inspect.ownership import check_import_names, check_import_paths
 from seatrial.stages.inspect.secrets import check_secrets
 from seatrial.stages.inspect.subject import Check, Image
+from seatrial.stages.inspect.symbols import check_symbol_versions, check_symbols
 
 CHECKS: tuple[Check[Image], ...] = (
     Check(
@@ -26,10 +37,29 @@ CHECKS: tuple[Check[Image], ...] = (
         check_native_closure,
     ),
     Check(
+        "symbols",
+        "Every name that a native file asks of its libraries is in the ones that it gets.",
+        "Compile it against the torch and the libraries that the image installs, with all of its sources.",
+        check_symbols,
+    ),
+    Check(
+        "symbol-versions",
+        "No native file asks for a newer C or C++ library, or other versioned one, than the image holds.",
+        "Build on the older system, or ship the newer one.",
+        check_symbol_versions,
+    ),
+    Check(
         "distributions",
         "The installed distributions are the locked ones: nothing extra, missing or twice.",
         "Build the image from the lock alone, or write the lock again.",
         check_distributions,
+        needs_expectation=True,
+    ),
+    Check(
+        "locked-files",
+        "What each distribution installed is what the locked wheel holds, file by file.",
+        "Install from the lock with hashes, and let nothing be built or fetched beside it.",
+        check_locked_files,
         needs_expectation=True,
     ),
     Check(
@@ -39,10 +69,40 @@ CHECKS: tuple[Check[Image], ...] = (
         check_requirements,
     ),
     Check(
+        "siblings",
+        "Packages that are released together are of one release and one build.",
+        "Pin them together.",
+        check_siblings,
+    ),
+    Check(
         "module-owners",
         "No file belongs to two distributions that ship different bytes for it.",
         "Leave one of the distributions out.",
         check_module_owners,
+    ),
+    Check(
+        "import-names",
+        "No module's name is brought by two distributions, of which Python takes one.",
+        "Leave one of them out, or install the one that has to win alone.",
+        check_import_names,
+    ),
+    Check(
+        "import-paths",
+        "Nothing but the installed distributions decides what an import finds.",
+        "Remove the path file, variable or folder, or install what it leads to.",
+        check_import_paths,
+    ),
+    Check(
+        "accelerator",
+        "vLLM, torch and the platform are built for one accelerator.",
+        "Pin the build by its local version or hash, from one source.",
+        check_accelerator,
+    ),
+    Check(
+        "one-version",
+        "Tag, labels, variables, metadata and module say one version and one commit.",
+        "Throw the stale layer away, and make tag and labels from what was installed.",
+        check_one_version,
     ),
     Check(
         "version",
@@ -85,10 +145,22 @@ CHECKS: tuple[Check[Image], ...] = (
         needs_expectation=True,
     ),
     Check(
+        "arch-variables",
+        "No variable makes a kernel library take the chip for another.",
+        "Set it for the build alone.",
+        check_arch_variables,
+    ),
+    Check(
         "run-contract",
         "Any user can start the image through its entrypoint, watch its health and end it.",
         "Correct USER, ENTRYPOINT, HOME, HEALTHCHECK or STOPSIGNAL in the Dockerfile.",
         check_run_contract,
+    ),
+    Check(
+        "readable",
+        "Any user can read Python and its packages.",
+        "Install Python outside of /root, and with the usual modes.",
+        check_readable,
     ),
     Check(
         "world-writable",
@@ -110,6 +182,18 @@ CHECKS: tuple[Check[Image], ...] = (
         needs_expectation=True,
     ),
     Check(
+        "kernels",
+        "Folders of kernels that were compiled ahead are not empty.",
+        "Make the step that compiles them fail when it makes nothing.",
+        check_kernels,
+    ),
+    Check(
+        "jit",
+        "Whatever compiles while it serves finds its compiler, headers and libraries.",
+        "Ship them, bring the kernels compiled, or switch the compiler off.",
+        check_jit,
+    ),
+    Check(
         "leftovers",
         "Compilers, headers, caches, logs and archives of the build are not inside.",
         "Remove it in the step that makes it, or declare it with its reason in the platform's row.",
@@ -122,13 +206,31 @@ CHECKS: tuple[Check[Image], ...] = (
         check_secrets,
     ),
     Check(
+        "layers",
+        "No layer keeps a secret, or much else, that a later layer hides.",
+        "Delete a file in the step that makes it; mount secrets instead of copying them.",
+        check_layers,
+    ),
+    Check(
+        "shell",
+        "A shell starts in place of the entrypoint, and nothing is loaded into every process.",
+        "Set preloads in the entrypoint for its own process.",
+        check_shell,
+    ),
+    Check(
         "extensions",
         "Every vLLM extension loads by name in the image and registers its operators.",
         "See the extension's own words; torch and the wheel have to be built for each other.",
         check_extensions,
     ),
+    Check(
+        "operators-called",
+        "Every operator that the code for this device calls is registered by an extension.",
+        "Build the extension with all of its parts, or declare what this build lacks in images/operators/.",
+        check_operators_called,
+    ),
 )
-"""In the order in which they run; the one that starts a container is last."""
+"""In the order in which they run; those that start a container are last."""
 
 CASES = tuple(check.name for check in CHECKS)
 """Names of all checks, for the gate's policy."""
