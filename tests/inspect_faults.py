@@ -12,6 +12,7 @@ Seed = Callable[[MemoryImages], Any]
 
 NATIVE = f"{SITE}/vllm/_C.abi3.so"
 OTHER = "_ZN3c1013MessageLoggerC1EPKciib"
+INFO = f"{SITE}/filelock-3.16.1.dist-info"
 KERNEL = "_Z17rms_norm_kernel90RN2at6TensorE"
 NEEDED = ["libc10.so", "libtorch.so", "libnuma.so.1", "libc.so.6"]
 
@@ -24,6 +25,11 @@ def at(path: str, data: bytes | str = b"x", mode: int = 0o644) -> Seed:
 def native(*, more: tuple[str, ...] = (), needed: tuple[str, ...] = (), **values: Any) -> Seed:
     """Make vLLM's extension anew, with further undefined symbols or needs."""
     return at(NATIVE, elf_bytes([*NEEDED, *needed], wants=[C10, *more], **values))
+
+
+def at_folder(path: str, mode: int) -> Seed:
+    """Put a folder that belongs to a user of its own."""
+    return lambda images: images.disk.folders.update({path: mode})
 
 
 def variable(name: str, value: str) -> Seed:
@@ -228,6 +234,21 @@ MORE: list[tuple[str, str, Seed]] = [
             i.disk.folders.update({"/root": 0o700}),
         ),
     ),
+    ("readable", "site-packages/uvicorn", lambda i: i.disk.folders.update({f"{SITE}/uvicorn": 0o700})),
+    (
+        "native-closure",
+        "zmq/_zmq.abi3.so is for AARCH64, the image for X86_64",
+        dist("zmq", "1", {"zmq/_zmq.abi3.so": elf_bytes(machine=183)}),
+    ),
+    ("distributions", "filelock has no METADATA", lambda i: i.disk.files.pop(f"{INFO}/METADATA")),
+    ("records", "METADATA is in the RECORD of filelock and missing", lambda i: i.disk.files.pop(f"{INFO}/METADATA")),
+    ("environment", "variable VLLM_TARGET_DEVICE is set, steers vLLM", variable("VLLM_TARGET_DEVICE", "cuda")),
+    ("environment", "variable PYTHONPATH is set, steers vLLM", variable("PYTHONPATH", "/opt/patch")),
+    ("import-paths", "1 modules that no RECORD lists can be imported as torchvision", at(f"{SITE}/torchvision/a.py")),
+    ("run-contract", "/home/vllm/.cache in HOME has mode 0755", at_folder("/home/vllm/.cache", 0o755)),
+    ("leftovers", "cache of compiled kernels", at("/home/vllm/.cache/vllm/torch_compile_cache/x.so")),
+    ("shell", "the login shell /bin/bash, which the image does not hold", lambda i: i.disk.files.pop("/bin/bash")),
+    ("accelerator", "the image is for aarch64, and the platform's machine is x86_64", config(machine="arm64")),
     ("kernels", "/_C2.abi3.so has no bytes", at(f"{SITE}/vllm/_C2.abi3.so", b"")),
     (
         "kernels",

@@ -13,7 +13,7 @@ from seatrial.model.errors import EngineError
 from seatrial.model.expectation import Allowance, Expectation
 from seatrial.model.report import Case, Outcome, Report
 from seatrial.ports.console import Console
-from seatrial.ports.images import OneRun
+from seatrial.ports.images import ImageFacts, OneRun
 from seatrial.stages.inspect import CASES, CHECKS, inspect_image
 from tests.imagemaker import DIGEST, SITE, SYSTEM, MemoryImages, elf_bytes, good_expectation, good_labels
 from tests.inspect_faults import MORE
@@ -341,6 +341,49 @@ def test_a_variant_without_init_function_must_register_something() -> None:
     images.answers(extensions={"vllm._C": good, "vllm._C_AVX2": {"error": no_init, "operators": []}})
     case = case_of(inspected(images, good_expectation()), "extensions")
     assert "registers no operator" in case.reason
+
+
+def test_an_extension_of_the_base_that_is_not_there_is_missed() -> None:
+    operators = {"vllm._C": tuple(OPS), "vllm._C_AVX2": tuple(OPS)}
+    case = case_of(inspected(MemoryImages(), good_expectation(operators=operators)), "extensions")
+    assert "vllm._C_AVX2 is one of the base's extensions and is not in the image" in case.reason
+
+
+def test_without_a_list_the_operators_are_not_taken_for_right() -> None:
+    case = case_of(inspected(MemoryImages(), good_expectation(operators={})), "extensions")
+    assert "there is no list of operators to compare with" in case.reason
+
+
+def test_without_records_no_wheel_is_taken_for_the_locked_one() -> None:
+    case = case_of(inspected(MemoryImages(), good_expectation(records={})), "locked-files")
+    assert "the build names no wheel to compare with" in case.reason
+
+
+def test_a_container_that_cannot_be_started_is_a_fault_of_the_image() -> None:
+    class Refusing(MemoryImages):
+        def run_once(self, image: str, argv: tuple[str, ...], *, timeout: float) -> OneRun:
+            raise EngineError("the engine did not", why="unable to find user server")
+
+    report = inspected(Refusing(), good_expectation())
+    assert "the container cannot be started: unable to find user server" in case_of(report, "extensions").reason
+    assert "ends with status 125" in case_of(report, "shell").reason
+
+
+def test_an_engine_that_went_away_is_no_fault_of_the_image() -> None:
+    class Gone(MemoryImages):
+        asked = 0
+
+        def facts(self, image: str) -> ImageFacts:
+            self.asked += 1
+            if self.asked > 1:
+                raise EngineError("the engine is gone")
+            return self.image
+
+        def run_once(self, image: str, argv: tuple[str, ...], *, timeout: float) -> OneRun:
+            raise EngineError("the engine did not")
+
+    with pytest.raises(EngineError, match="gone"):
+        inspected(Gone(), good_expectation())
 
 
 @pytest.mark.parametrize("cut", [0, 512, 1536, 5000])

@@ -9,27 +9,39 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seatrial.model.errors import UsageError
-from seatrial.model.expectation import Expectation
+from seatrial.model.expectation import Expectation, recorded_digest
 from seatrial.model.report import Outcome, Report
 from seatrial.ports.console import Console
 from seatrial.stages.inspect import WHEEL_CHECKS, inspect_wheel
-from tests.imagemaker import PATCHED, elf_bytes, good_expectation
+from tests.imagemaker import C10, PATCHED, elf_bytes
+from tests.imagemaker import good_expectation as expectation_of_image
+from tests.inspect_faults import KERNEL
 
 NAME = "vllm-0.28.0+cpu.st1-cp38-abi3-manylinux_2_28_x86_64.whl"
 INFO = "vllm-0.28.0+cpu.st1.dist-info"
+METADATA = f"{INFO}/METADATA"
 Members = dict[str, bytes]
+
+
+def good_expectation(**changes: Any) -> Expectation:
+    """Return what the good wheel must be; its RECORD is not the image's."""
+    return expectation_of_image(**{"records": {}, **changes})
 
 
 def good_members() -> Members:
     members = {
         "vllm/__init__.py": b"",
         "vllm/model.py": PATCHED,
-        "vllm/_C.abi3.so": elf_bytes(["libc.so.6"]),
-        f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: vllm\nVersion: 0.28.0+cpu.st1\n",
+        "vllm/_version.py": b"version = '0.28.0'\ncommit_id = 'g1892993bc'\n",
+        "vllm/_C.abi3.so": elf_bytes(["libc.so.6"], wants=[C10, KERNEL]),
+        "vllm/_kernels.abi3.so": elf_bytes(["libc.so.6"], brings=[KERNEL]),
+        METADATA: b"Metadata-Version: 2.1\nName: vllm\nVersion: 0.28.0+cpu.st1\n"
+        b"Requires-Dist: torch==2.13.0\nRequires-Dist: more; extra == 'audio'\n",
         f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp38-abi3-manylinux_2_28_x86_64\n",
     }
     return with_record(members)
@@ -66,7 +78,7 @@ def test_a_good_wheel_passes(tmp_path: Path) -> None:
 
 
 def test_a_metadata_that_unpacks_to_a_mountain_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seatrial.stages.inspect.wheel.LONGEST", 1 << 20)
+    monkeypatch.setattr("seatrial.stages.inspect.wheel_facts.LONGEST", 1 << 20)
     members = good_members()
     members[f"{INFO}/METADATA"] += b"X: " + b"a" * (1 << 20)
     reasons = {case.name: case.reason for case in inspected(write(tmp_path, with_record(members)), None).bad}
@@ -76,7 +88,10 @@ def test_a_metadata_that_unpacks_to_a_mountain_is_not_read(tmp_path: Path, monke
 
 def test_without_an_expectation_the_comparison_is_not_run(tmp_path: Path) -> None:
     report = inspected(write(tmp_path, good_members()), None)
-    assert [(case.name, case.outcome) for case in report.bad] == [("wheel-patched", Outcome.NOT_RUN)]
+    assert [(case.name, case.outcome) for case in report.bad] == [
+        ("wheel-requirements", Outcome.NOT_RUN),
+        ("wheel-patched", Outcome.NOT_RUN),
+    ]
 
 
 def test_no_file_is_a_mistake_of_the_user(tmp_path: Path) -> None:
@@ -106,6 +121,13 @@ def record_line(old: str, new: str) -> Callable[[Members], Members]:
     return change
 
 
+def requires(line: str) -> Callable[[Members], Members]:
+    text = f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.28.0+cpu.st1\nRequires-Dist: {line}\n"
+    return put(METADATA, text.encode())
+
+
+NEEDS_2_28 = elf_bytes(["libc.so.6"], asks=[("libc.so.6", "GLIBC_2.28")])
+
 FAULTS: list[tuple[str, str, Callable[[Members], Members], str]] = [
     ("wheel-archive", "'../up.py' would be written outside", put("../up.py", b""), NAME),
     ("wheel-archive", "'/abs.py' would be written outside", put("/abs.py", b""), NAME),
@@ -128,6 +150,35 @@ FAULTS: list[tuple[str, str, Callable[[Members], Members], str]] = [
     ("wheel-patched", "vllm/model.py is not the patched file", put("vllm/model.py", b"# upstream\n"), NAME),
     ("wheel-patched", "is patched in the build and missing", drop("vllm/model.py"), NAME),
     ("wheel-patched", "was removed by a fix", put("vllm/gone.py", b""), NAME),
+    (
+        "wheel-natives",
+        "promise 2.17",
+        put("vllm/_C.abi3.so", NEEDS_2_28),
+        NAME.replace("manylinux_2_28", "manylinux2014"),
+    ),
+    ("wheel-natives", "the tags promise musl", put("vllm/_C.abi3.so", NEEDS_2_28), NAME.replace("many", "musl")),
+    (
+        "wheel-symbols",
+        "vllm/_C.abi3.so asks for 1 functions that no member defines: rms_norm_kernel90(at::Tensor&)",
+        put("vllm/_kernels.abi3.so", elf_bytes(["libc.so.6"])),
+        NAME,
+    ),
+    (
+        "wheel-accelerator",
+        "says it is built for cpu, and vllm/_C.abi3.so needs libcudart.so.13: that is a build for cuda",
+        put("vllm/_C.abi3.so", elf_bytes(["libcudart.so.13"])),
+        NAME,
+    ),
+    ("wheel-accelerator", "and the platform's device is cpu", dict, NAME.replace("cpu.st1", "rocm63")),
+    ("wheel-version", "_version.py says 0.27.0", put("vllm/_version.py", b"version = '0.27.0'\n"), NAME),
+    ("wheel-version", "says commit gfeed", put("vllm/_version.py", b"version = '0.28.0'\ncommit_id = 'gfeed'\n"), NAME),
+    ("wheel-version", "there is no vllm/_version.py", drop("vllm/_version.py"), NAME),
+    ("wheel-version", "does not say a version", put("vllm/_version.py", b""), NAME),
+    ("wheel-names", "tests/conftest.py would be importable as tests", put("tests/conftest.py", b""), NAME),
+    ("wheel-names", "brings no module vllm", lambda m: {k: v for k, v in m.items() if "/" not in k}, NAME),
+    ("wheel-requirements", "torch==2.99, and the lock has torch 2.13.0", requires("torch==2.99"), NAME),
+    ("wheel-requirements", "requires absent>=1, and the lock has no absent", requires("absent>=1"), NAME),
+    ("wheel-requirements", "cannot be read", requires("?!"), NAME),
 ]
 
 
@@ -141,6 +192,17 @@ def test_a_seeded_fault_is_red_at_its_check_and_named(
     case = next(case for case in inspected(path, good_expectation()).cases if case.name == check)
     assert case.outcome is Outcome.FAILED
     assert any(words.lower() in line.lower() for line in case.measured["problems"]), case.measured
+
+
+def test_a_wheel_that_lacks_what_the_build_put_there_is_found(tmp_path: Path) -> None:
+    text = good_members()[f"{INFO}/RECORD"].decode()
+    rows = [row.split(",") for row in text.split()]
+    records = {"vllm": recorded_digest((row[0], row[1].removeprefix("sha256=")) for row in rows)}
+    good = inspected(write(tmp_path, good_members()), good_expectation(records=records))
+    assert not good.bad
+    short = with_record(drop("vllm/_kernels.abi3.so")(good_members()))
+    case = inspected(write(tmp_path, short), good_expectation(records=records)).cases[-1]
+    assert "RECORD lists other files or digests than the wheel of the build" in case.reason
 
 
 def test_every_check_is_seen_red() -> None:

@@ -27,7 +27,7 @@ def check_version(image: Image) -> Found:
     module, commit = _module_says(image)
     if module is None:
         problems.append("vllm/_version.py does not say a version")
-    elif _release(module) != expected.base:
+    elif release(module) != expected.base:
         problems.append(f"vllm/_version.py says {module}, the base is {expected.base}")
     if commit is not None and not expected.commit.startswith(commit.removeprefix("g")):
         problems.append(f"vllm/_version.py says commit {commit}, the base is {expected.commit[:12]}")
@@ -41,9 +41,9 @@ def check_one_version(image: Image) -> Found:
         return Found(("no distribution in the image brings vllm/",))
     excused = image.excused("one-version")
     module, commit = _module_says(image)
-    versions = {"its metadata": _release(vllm.version), **dict(_said_versions(image))}
+    versions = {"its metadata": release(vllm.version), **dict(_said_versions(image))}
     if module is not None:
-        versions["vllm/_version.py"] = _release(module)
+        versions["vllm/_version.py"] = release(module)
     commits = dict(_said_commits(image))
     if commit is not None:
         commits["vllm/_version.py"] = commit.removeprefix("g")
@@ -97,7 +97,7 @@ def check_locked_files(image: Image) -> Found:
 def _module_says(image: Image) -> tuple[str | None, str | None]:
     vllm = image.python.vllm
     text = (image.root.text(f"{vllm.site}/vllm/_version.py") or "") if vllm is not None else ""
-    return _assigned(text, "version"), _assigned(text, "commit_id")
+    return assigned(text, "version"), assigned(text, "commit_id")
 
 
 def _said_versions(image: Image) -> Iterator[tuple[str, str]]:
@@ -143,10 +143,12 @@ def _disagreements(what: str, said: Mapping[str, str]) -> Iterator[str]:
             yield f"{place} says {what} {word}, and {home} says {words[home]}"
 
 
-def _release(version: str) -> str:
+def release(version: str) -> str:
+    """Return a version without its local and development parts."""
     return version.partition("+")[0].partition(".dev")[0]
 
 
-def _assigned(text: str, name: str) -> str | None:
+def assigned(text: str, name: str) -> str | None:
+    """Return the text that a line of `_version.py` gives a name."""
     match = re.search(rf"(?m)^(?:__\w+__ = )?{name} = (['\"])(?P<value>.*?)\1", text)
     return match["value"] if match else None
