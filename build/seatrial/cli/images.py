@@ -1,9 +1,8 @@
-"""The words `inspect`, `smoke` and `lock-requirements`."""
+"""The words about what is in images: `inspect`, and the lists that it and a build read."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from seatrial.cli.verb import Context, Verb
@@ -20,7 +19,6 @@ from seatrial.ports.engine_layout import loaded_layout
 from seatrial.ports.files import read_committed
 from seatrial.ports.images import DockerImages
 from seatrial.ports.pip_config import read_pip_config
-from seatrial.ports.process import run_through
 from seatrial.ports.wheelfile import open_wheel
 from seatrial.stages.fetch import fetch_artifact
 from seatrial.stages.inspect import inspect_image, inspect_wheel
@@ -81,15 +79,6 @@ def _say(context: Context, report: Report) -> None:
         context.console.line(f"{case.outcome.value:<13} {case.name}" + (f": {case.reason}" if case.reason else ""))
 
 
-def _smoke_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="WORD", help="options of the suite, passed on as they are")
-
-
-def _smoke(context: Context, options: argparse.Namespace) -> int:
-    """Run the suite as anyone can who has pytest; its exit code is this verb's."""
-    return run_through([sys.executable, "-m", "pytest", str(context.project.smoke_tests), *options.words])
-
-
 def _lock_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("platform", metavar="PLATFORM", help="row of images/platforms.toml")
     parser.add_argument("--base", metavar="V", help="upstream release; the platform's default when left out")
@@ -138,14 +127,6 @@ INSPECT = Verb(
     "Run every check that needs no server over an image of the engine or a wheel file; works on any vLLM image.",
     _inspect_arguments,
     _inspect,
-)
-SMOKE = Verb(
-    "smoke",
-    "make an image, an environment or a server answer real requests",
-    "Run the smoke suite: --image DIGEST, --venv PATH or --url URL, with --platform P and --profile basic.",
-    _smoke_arguments,
-    _smoke,
-    passes_words=True,
 )
 LOCK_OPERATORS = Verb(
     "lock-operators",

@@ -8,7 +8,8 @@ from seatrial.cli import docs
 from seatrial.cli.base import LOCK_BASE
 from seatrial.cli.build import BUILD, SETUP
 from seatrial.cli.fixes import APPLY, CHECK, EXPORT, STATUS
-from seatrial.cli.images import INSPECT, LOCK_OPERATORS, LOCK_REQUIREMENTS, SMOKE
+from seatrial.cli.images import INSPECT, LOCK_OPERATORS, LOCK_REQUIREMENTS
+from seatrial.cli.smoke import SMOKE
 from seatrial.cli.verb import Context, Verb
 
 

@@ -25,6 +25,7 @@ from seatrial.ports.receipts import Receipts
 from seatrial.stages.inspect import inspect_image
 from seatrial.stages.record import ReportFile, read_report
 from seatrial.stages.smoke import run_smoke
+from seatrial.stages.smoke_page import report_page
 
 ENTRYPOINT = ("vllm", "serve")
 EXPECTED = "expected.json"
@@ -150,9 +151,10 @@ def _lost(outputs: dict[str, Any]) -> str:
 
 
 def _keep(plan: BuildPlan, receipts: Receipts, stage: str, inputs: Mapping[str, Any], report: Report) -> ReportFile:
-    """Write a report; only one without objections leaves a receipt, so that a bad one is made again."""
+    """Write a report and its page; only one without objections leaves a receipt, so that a bad one is made again."""
     path = _folder(plan, report.subject) / f"{stage}.json"
     write_atomic(path, canonical_json(report.model_dump(mode="json", by_alias=True)) + b"\n")
+    write_atomic(path.with_suffix(".html"), report_page(report).encode())
     file = read_report(path)
     if not report.bad:
         receipts.leave(stage, inputs, {"path": str(path), "sha256": file.sha256})

@@ -8,21 +8,19 @@ that the suite forgot to run is missed by the gate.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from seatrial.model.errors import CommandError, SmokeError, UsageError
 from seatrial.model.gate import Requirement
-from seatrial.model.report import Case, Outcome, Report
+from seatrial.model.report import Report
 from seatrial.model.values import Frozen, Identifier, parse_json, parse_toml
+from seatrial.ports.board import followed
 from seatrial.ports.console import Console
 from seatrial.ports.files import read_committed
 from seatrial.ports.process import run
@@ -36,9 +34,6 @@ CARRIED_OUT = (0, 1)
 
 SWEEP = 60.0
 """Seconds that removing leftovers may take."""
-
-LOOK = 0.3
-"""Seconds between two looks at the file of finished cases."""
 
 OWN_WORDS: dict[str, str | None] = {"PYTEST_ADDOPTS": None, "PYTEST_PLUGINS": None}
 """Taken away from the suite: options in them (`--server-env`) would try another server than the image's own."""
@@ -58,6 +53,7 @@ class _Group(Frozen):
     models: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     dtype: str
+    quantization: str = ""
     flags: tuple[str, ...] = ()
     read_only: bool = False
     cases: tuple[str, ...]
@@ -81,6 +77,7 @@ class _NotSupported(Frozen):
     bases: tuple[str, ...]
     platforms: tuple[str, ...]
     models: tuple[str, ...]
+    groups: tuple[str, ...] | None = None
     cases: tuple[str, ...]
     reason: str = Field(min_length=1)
 
@@ -122,7 +119,10 @@ def expected_cases(smoke_tests: Path, profile: str, base: str, platform: str) ->
         rules = [
             rule
             for rule in table.not_supported
-            if base in rule.bases and platform in rule.platforms and model in rule.models
+            if base in rule.bases
+            and platform in rule.platforms
+            and model in rule.models
+            and (rule.groups is None or group in rule.groups)
         ]
         for name in names:
             cases.append(f"{group}/{name}")
@@ -165,15 +165,29 @@ def run_smoke(
     """
     table = read_profiles(root / "smoke_tests")
     wanted = expected_cases(root / "smoke_tests", profile, base, platform)
+    words = ["--image", digest, "--platform", platform, "--profile", profile, "--base", base]
+    words += ["--read-only-root"] if read_only_root else []
+    found = run_suite(root, words, names=wanted.cases, limit=time_limit(table, profile), console=console)
+    return _checked(found, digest, platform, base, profile)
+
+
+def run_suite(root: Path, words: Sequence[str], *, names: Sequence[str], limit: float, console: Console) -> Report:
+    """Run the suite with its own options, showing each case as it ends, and return its report.
+
+    Args:
+        names: cases in their order, for the board.
+        limit: seconds after which the run is stopped.
+
+    Raises:
+        SmokeError: the run could not be carried out.
+    """
     with tempfile.TemporaryDirectory(prefix="seatrial-smoke-") as folder:
         report, events = Path(folder) / "report.json", Path(folder) / "events.jsonl"
-        argv = [sys.executable, "-m", "pytest", str(root / "smoke_tests"), "--image", digest, "--platform", platform]
-        argv += ["--profile", profile, "--base", base, "--report", str(report), "--events", str(events)]
-        argv += ["--read-only-root"] if read_only_root else []
+        argv = [sys.executable, "-m", "pytest", str(root / "smoke_tests"), *words]
+        argv += ["--report", str(report), "--events", str(events), "--tb=short", "-q", "--color=no"]
         try:
-            with _swept(root), _followed(events, len(wanted.cases), console):
-                argv += ["--tb=short", "-q", "--color=no"]
-                done = run(argv, timeout=time_limit(table, profile), env=OWN_WORDS, check=False)
+            with _swept(root), followed(events, names, console):
+                done = run(argv, timeout=limit, env=OWN_WORDS, check=False)
         except CommandError as error:
             raise SmokeError(
                 error.what, why=error.output.strip().splitlines()[-1] if error.output else error.why
@@ -184,8 +198,7 @@ def run_smoke(
                 why=f"pytest ended with status {done.status}",
                 do="run it alone to see more: python -m pytest smoke_tests --help",
             )
-        found = parse_json(Report, report.read_bytes(), "the smoke report")
-    return _checked(found, digest, platform, base, profile)
+        return parse_json(Report, report.read_bytes(), "the smoke report")
 
 
 @contextmanager
@@ -216,44 +229,3 @@ def _last_line(text: str, stderr: bytes) -> str:
     lines = [line for line in (text + "\n" + stderr.decode(errors="replace")).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR: ")]
     return (errors or lines or ["it printed nothing"])[-1].removeprefix("ERROR: ").strip()
-
-
-@contextmanager
-def _followed(events: Path, total: int, console: Console) -> Iterator[None]:
-    """Print a line for each case as it ends."""
-    over = threading.Event()
-
-    def follow() -> None:
-        at = number = 0
-        while True:
-            last = over.wait(LOOK)
-            data = events.read_bytes()[at:] if events.exists() else b""
-            whole = data[: data.rfind(b"\n") + 1]
-            at += len(whole)
-            for line in whole.splitlines():
-                number += 1
-                _say(json.loads(line), number, total, console)
-            if last:
-                return
-
-    thread = threading.Thread(target=follow, name="smoke-events", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(5)
-
-
-def _say(event: Mapping[str, Any], number: int, total: int, console: Console) -> None:
-    """Print how one case ended; for a bad one also why."""
-    case = Case.model_validate_json(json.dumps(event))
-    text = f"{number:>3} of {total}  {case.outcome.value:<13} {case.name}  {case.seconds:.1f} s"
-    if case.outcome is Outcome.PASSED:
-        console.detail(text)
-        return
-    console.line(f"    {text}", style="yellow" if case.outcome is Outcome.NOT_SUPPORTED else "red")
-    if case.reason:
-        console.detail(f"    {case.reason}")
-    if case.log_line:
-        console.detail(f"    log: {case.log_line}")
