@@ -17,7 +17,7 @@ nox.options.error_on_missing_interpreters = True
 HERE = Path(__file__).parent
 ENGINE = HERE / ".nox" / "engine"
 """One environment for all verbs of the engine, made on first use."""
-PATIENCE = {"interrupt_timeout": 60.0, "terminate_timeout": 60.0}
+PATIENCE = 60.0
 """Seconds that a verb gets to clean up after Ctrl-C; nox's own default is a third of a second."""
 SOURCES = ("build/requirements/engine.txt", "pyproject.toml")
 """Files that say what the environment holds."""
@@ -51,7 +51,15 @@ def verb(session: nox.Session, *words: str) -> None:
     """Run one verb of the engine with what was typed after `--`; its exit code becomes nox's own."""
     prepare(session)
     try:
-        session.run(tool("seatrial"), *words, *session.posargs, external=True, stderr=None, **PATIENCE)
+        session.run(
+            tool("seatrial"),
+            *words,
+            *session.posargs,
+            external=True,
+            stderr=None,
+            interrupt_timeout=PATIENCE,
+            terminate_timeout=PATIENCE,
+        )
     except nox.command.CommandFailed as failed:
         raise SystemExit(failed.return_code or 1) from None
 
