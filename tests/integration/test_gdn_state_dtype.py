@@ -7,8 +7,6 @@ only, from 0.29.0 on any; activations in bfloat16 only, in all of them.
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,38 +15,19 @@ from seatrial.model.platforms import Platform
 from seatrial.model.series import LoadedSeries
 from seatrial.ports.cache import Cache
 from seatrial.ports.console import Console
-from seatrial.ports.index import Wanted, open_index
-from seatrial.ports.remote_zip import RemoteWheel, open_remote
+from seatrial.ports.index import open_index
 from seatrial.stages.export import export
 from seatrial.stages.fetch import fetch_tree
 from seatrial.stages.fix_files import load_series
 from seatrial.stages.fixes import apply_series, status
 from seatrial.stages.lock_base import load_base
+from tests.releases import release
 
 pytestmark = pytest.mark.index
 ROOT = Path(__file__).parents[2]
 FIX = "gdn-state-dtype"
 STATE, LATE = "state-dtype-default", "dtype-refused-late"
 CPU = Platform(name="cpu", family="cpu", device="cpu", machine="x86_64")
-
-
-class WheelTree:
-    """The Python tree of an official wheel, read by ranges."""
-
-    def __init__(self, wheel: RemoteWheel, origin: str) -> None:
-        self.origin = origin
-        self._wheel = wheel
-        self._paths = [name for name in wheel.names if re.match(r"vllm/.*\.py$", name)]
-        wheel.prefetch(self._paths)
-
-    def paths(self) -> Iterable[str]:
-        return sorted(self._paths)
-
-    def has(self, path: str) -> bool:
-        return path in self._paths
-
-    def read(self, path: str) -> bytes:
-        return self._wheel.read(path)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +48,7 @@ def series() -> LoadedSeries:
     ],
 )
 def test_release(series: LoadedSeries, version: str, subject: bool, parts: list[str], tmp_path: Path) -> None:
-    index = open_index()
-    wheel = next(found for found in index.find("vllm", version) if "x86_64" in found.filename)
-    remote = open_remote(index, Wanted.of(wheel), cache=Cache(tmp_path), console=Console(out=io.StringIO()))
-    seen = series.fixes[FIX].examine(WheelTree(remote, wheel.filename))
+    seen = series.fixes[FIX].examine(release(version, tmp_path))
     assert seen.subject is subject
     assert [finding.part for finding in seen.findings] == parts
     assert all("float32" in finding.message for finding in seen.findings if finding.part == LATE)
