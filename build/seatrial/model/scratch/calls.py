@@ -48,7 +48,7 @@ class Caller(Expressions):
         if name == "super" and frame.cls:
             named = arguments[0].value.ref if arguments else ""
             return of(Instance(frame.cls, after=named.rpartition(".")[2] or frame.owner))
-        if function.ref:
+        if "." in function.ref or function.ref.endswith("[]") or function.ref in self.library.classes:
             return self._outside(function.ref, arguments, node, frame)
         place = self._place(node, frame)
         if base.tensors:

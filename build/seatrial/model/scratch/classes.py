@@ -9,6 +9,7 @@ from functools import cached_property
 
 MODULE_BASES = frozenset({"Module", "CustomOp", "PluggableLayer"})
 """Last names of bases that make a class a module of torch's."""
+_PLAIN = frozenset({"object", "ABC", "Protocol", "NamedTuple", "Enum", "StrEnum", "TypedDict", "Generic"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Reader = Callable[[str], ast.Module | None]
 """Gives the syntax tree of a module by its path in the tree of sources; None where it is of no interest."""
@@ -73,21 +74,23 @@ class Contents:
 class Library:
     """A module, with the classes of other modules that it imports."""
 
-    def __init__(self, main: Contents, read: Reader) -> None:
+    def __init__(self, main: Contents, read: Reader | None) -> None:
+        """Take a module; without `read`, a class with a base that is imported may be anything."""
         self.main = main
         self.homes = {main.path: main}
         self.classes = dict(main.classes)
-        self._read = read
-        self._adopt(main)
+        self._unread = read is None
+        if read is not None:
+            self._adopt(main, read)
 
-    def _adopt(self, contents: Contents) -> None:
+    def _adopt(self, contents: Contents, read: Reader) -> None:
         for ref in sorted(set(contents.refs.values())):
             module, _, name = ref.rpartition(".")
             if not module.startswith("vllm.") or not name[:1].isupper() or name in self.classes:
                 continue
             path = module.replace(".", "/") + ".py"
             if path not in self.homes:
-                tree = self._read(path)
+                tree = read(path)
                 if tree is None:
                     continue
                 self.homes[path] = Contents(path, tree)
@@ -124,8 +127,10 @@ class Library:
         """Tell whether a class is a module of torch's: by its bases, or by having a forward method and some base."""
         line = self.lineage(name)
         bases = {base for known in line for base in known.bases}
+        if self._unread and not bases <= {*self.classes, *_PLAIN}:
+            return True
         forward = any(method.startswith("forward") for known in line for method in known.methods)
-        return bool(bases & MODULE_BASES) or (forward and bool(bases - {"object", "ABC", "Protocol"}))
+        return bool(bases & MODULE_BASES) or (forward and bool(bases - _PLAIN))
 
 
 def _lineage(classes: dict[str, ClassInfo], name: str) -> list[ClassInfo]:

@@ -145,8 +145,9 @@ class Expressions(Walker):
         base, key = self.value(node.value, frame), self.value(node.slice, frame)
         if base.tensors:
             return Value(base.tensors, parts=base.parts)
-        if base.ref or any(isinstance(atom, Callee) for atom in base.atoms):
-            return Value(ref=base.ref and f"{base.ref}[]")
+        named = [base.ref, *(atom.name for atom in base.atoms if isinstance(atom, Callee))]
+        if any(named):
+            return Value(ref=f"{next(filter(None, named))}[]")
         if isinstance(node.slice, ast.Slice):
             return join_all([element(base)]) if base.parts is None else Value(items=(("*", element(base)),))
         return element(base, key.const)

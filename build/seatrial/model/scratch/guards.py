@@ -44,10 +44,15 @@ def exclude(guards: Iterable[Guard]) -> bool:
     """Tell whether guards contradict each other, so that no run meets all of them."""
     met = list(guards)
     known = facts_of(met)
-    denied = frozenset((text, not holds) for text, holds in known)
-    if known & denied:
-        return True
-    return any(all(way & denied for way in ways) for guard in met for ways in guard.ways)
+    while True:
+        denied = {(text, not holds) for text, holds in known}
+        left = [[way for way in ways if not way & denied] for guard in met for ways in guard.ways]
+        if known & denied or not all(left):
+            return True
+        more = known.union(*(ways[0] for ways in left if len(ways) == 1))
+        if more == known:
+            return False
+        known = more
 
 
 def known_dtypes(guards: Iterable[Guard]) -> frozenset[str]:

@@ -55,7 +55,7 @@ def _allocates(contents: Contents, chosen: Collection[str], spellers: Spellers) 
     another one gives back, or in an attribute.
     """
     try:
-        runner = _begun(Library(contents, lambda _: None), quick=True)
+        runner = _begun(Library(contents, None), quick=True)
         given = _turn(runner, contents.path, chosen, spellers.holds)
         held = [value for values in (*runner.attributes.values(), *runner.shared.values()) for value in values.values()]
         if any(_brings_dtype(value) for value in (*given, *held)):

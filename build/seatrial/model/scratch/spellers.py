@@ -47,7 +47,7 @@ class Spellers:
 
     def classes(self) -> list[str]:
         """Return the modules of torch's among the classes that spell a dtype, or mention what does."""
-        library = Library(self._contents, lambda _: None)
+        library = Library(self._contents, None)
         return [
             name
             for name, known in self._contents.classes.items()

@@ -65,9 +65,9 @@ class Runner(Caller):
         )
 
         def dtype_of(node: ast.expr) -> str | None:
-            held = self.value(node, plain).dtypes if isinstance(node, ast.Attribute | ast.Name) else frozenset()
-            if len(held) == 1:
-                return next(iter(held)).name
+            held = list(self.value(node, plain).dtypes) if isinstance(node, ast.Attribute | ast.Name) else []
+            if len(held) == 1 and (held[0].name or held[0].tensor):
+                return held[0].name
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
             return "" if name.endswith("dtype") and not _ANOTHERS.search(ast.unparse(node)) else None
 
