@@ -112,6 +112,12 @@ def check(session: nox.Session) -> None:
     verb(session, "check")
 
 
+@nox.session(name="repair", venv_backend="none")
+def repair(session: nox.Session) -> None:
+    """Rewrite a downstream tree that no patch fits. FIX TREE [--write-patch FILE] [--dry-run]"""
+    verb(session, "repair")
+
+
 @nox.session(name="inspect", venv_backend="none")
 def inspect(session: nox.Session) -> None:
     """Look into a finished image or wheel without running its server. IMAGE|WHEEL"""
@@ -165,6 +171,22 @@ def lint(session: nox.Session) -> None:
     session.run(tool("ruff"), "check", ".", external=True)
     session.run(tool("ruff"), "format", "--check", ".", external=True)
     session.run(tool("mypy"), external=True)
+
+
+@nox.session(venv_backend="none")
+def faults(session: nox.Session) -> None:
+    """Seed faults into copies of good artifacts, and see that the gate refuses each. [--ci] [NAME ...]"""
+    prepare(session)
+    session.run(tool("seatrial"), "setup", "--for-tests", external=True)
+    session.run(
+        tool("python"),
+        "-m",
+        "tests.faults.run",
+        *session.posargs,
+        external=True,
+        interrupt_timeout=PATIENCE,
+        terminate_timeout=PATIENCE,
+    )
 
 
 @nox.session(venv_backend="none")

@@ -9,6 +9,7 @@ from seatrial.cli.base import LOCK_BASE
 from seatrial.cli.build import BUILD, SETUP
 from seatrial.cli.fixes import APPLY, CHECK, EXPORT, STATUS
 from seatrial.cli.images import INSPECT, LOCK_OPERATORS, LOCK_REQUIREMENTS
+from seatrial.cli.repair import REPAIR
 from seatrial.cli.smoke import SMOKE
 from seatrial.cli.verb import Context, Verb
 
@@ -31,6 +32,7 @@ VERBS: tuple[Verb, ...] = (
     CHECK,
     APPLY,
     EXPORT,
+    REPAIR,
     INSPECT,
     SMOKE,
     LOCK_BASE,

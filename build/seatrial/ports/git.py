@@ -37,6 +37,40 @@ BASE_SETTING = "seatrial.base"
 ATTRIBUTES = b"* -text !eol -ident -filter -working-tree-encoding !diff !merge !export-ignore !export-subst\n"
 """Overrides a tree's own .gitattributes: bytes stay bytes, and hunk headers do not depend on the file type."""
 
+FORMAT_PATCH = (
+    "format-patch",
+    "--stdout",
+    "-1",
+    "--keep-subject",
+    "--zero-commit",
+    "--no-signature",
+    "--no-stat",
+    "--full-index",
+    "--binary",
+    "--no-renames",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=myers",
+    "--indent-heuristic",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-notes",
+    "--no-base",
+    "--no-thread",
+    "--no-attach",
+    "--no-cover-letter",
+    "--encode-email-headers",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "-O/dev/null",
+)
+"""One commit to bytes that depend on the commit alone: no commit id, no git version, no statistics.
+
+Blobs are named in full, so that a three-way merge finds them; renames are written as remove and add, because
+what counts as a rename differs between releases of git.
+"""
+
 _DISK = re.compile(
     rb"No space left|Out of diskspace|quota exceeded|Read-only file system|permission denied|insufficient permission",
     re.I,

@@ -8,41 +8,7 @@ from seatrial.model.errors import CommandError, LockError, UsageError
 from seatrial.model.patches import TRAILER, check_form, take_fix_id, touched_paths
 from seatrial.model.series import ExportedPatch, LoadedSeries
 from seatrial.ports.files import write_atomic
-from seatrial.ports.git import BASE_REF, BASE_SETTING, Git
-
-FORMAT_PATCH = (
-    "format-patch",
-    "--stdout",
-    "-1",
-    "--keep-subject",
-    "--zero-commit",
-    "--no-signature",
-    "--no-stat",
-    "--full-index",
-    "--binary",
-    "--no-renames",
-    "--unified=3",
-    "--inter-hunk-context=0",
-    "--diff-algorithm=myers",
-    "--indent-heuristic",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--no-color",
-    "--no-notes",
-    "--no-base",
-    "--no-thread",
-    "--no-attach",
-    "--no-cover-letter",
-    "--encode-email-headers",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "-O/dev/null",
-)
-"""One commit to bytes that depend on the commit alone: no commit id, no git version, no statistics.
-
-Blobs are named in full, so that a three-way merge finds them; renames are written as remove and add, because
-what counts as a rename differs between releases of git.
-"""
+from seatrial.ports.git import BASE_REF, BASE_SETTING, FORMAT_PATCH, Git
 
 
 def export(work_tree: Path, series: LoadedSeries, patches_dir: Path) -> tuple[ExportedPatch, ...]:

@@ -1,0 +1,71 @@
+"""The verb `repair`: rewrite a downstream tree that no patch fits."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.model.errors import DiskError, FixError, UsageError
+from seatrial.stages.repair import Refusal, Rewritten, repair_tree, write_patch, write_tree
+
+REPAIRS = ("gdn-dtype",)
+"""Fixes that have a repair beside, or instead of, their patches."""
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair did, or would do."""
+
+    tree: Path
+    files: tuple[Rewritten, ...]
+
+    def diff(self) -> list[str]:
+        """Return the change as lines of a unified diff."""
+        lines: list[str] = []
+        for one in self.files:
+            lines += difflib.unified_diff(
+                one.before.decode().splitlines(),
+                one.after.decode().splitlines(),
+                f"a/{one.path}",
+                f"b/{one.path}",
+                lineterm="",
+            )
+        return lines
+
+
+def plan_repair(fix: str, tree: Path) -> tuple[Repaired, tuple[Refusal, ...]]:
+    """Return what a repair would do to a tree, and the places that it refuses.
+
+    Raises:
+        UsageError: the fix has no repair, or there is no vLLM tree.
+        IntegrityError: a source is no Python; says where.
+    """
+    if fix not in REPAIRS:
+        raise UsageError(f"{fix} has no repair", do=f"name one of: {', '.join(REPAIRS)}")
+    files = repair_tree(tree)
+    return Repaired(tree, files), tuple(refusal for one in files for refusal in one.refusals)
+
+
+def carry_out(repaired: Repaired, patch: Path | None, *, dry_run: bool) -> None:
+    """Write the patch, then the tree; neither when one cannot be.
+
+    Raises:
+        DiskError: a file is read-only or cannot be written.
+    """
+    if patch is not None:
+        if patch.is_dir():
+            raise DiskError(f"{patch} is a folder", do="name a file")
+        write_patch(patch, repaired.tree, repaired.files)
+    if not dry_run:
+        write_tree(repaired.tree, repaired.files)
+
+
+def refused(tree: Path, refusals: tuple[Refusal, ...]) -> FixError:
+    """Return the error for a tree that cannot be repaired."""
+    more = f" and {len(refusals) - 1} more places" if len(refusals) > 1 else ""
+    return FixError(
+        f"{tree} cannot be repaired; nothing was written",
+        why=f"{refusals[0]}{more}",
+        do="mend these places by hand, and repair the rest then",
+    )
