@@ -16,10 +16,10 @@ from seatrial.ports.cache import Cache, default_root
 from seatrial.ports.console import Console
 from seatrial.ports.files import write_atomic
 from seatrial.ports.index import open_index
-from tests.bench import bench_build, bench_wheel
+from tests.bench import bench_build, bench_faults, bench_wheel
 from tests.bench.frame import Bed, Bench, failed, machine, measure
 
-BENCHES: tuple[Bench, ...] = (*bench_build.BENCHES, *bench_wheel.BENCHES)
+BENCHES: tuple[Bench, ...] = (*bench_build.BENCHES, *bench_faults.BENCHES, *bench_wheel.BENCHES)
 """Every bench; a new module adds its own tuple here."""
 
 ROOT = Path(__file__).parents[2]
