@@ -237,6 +237,13 @@ def test_a_folder_that_apply_did_not_make_is_refused(tmp_path: Path) -> None:
             export(folder, series, tmp_path / "patches")
 
 
+def test_a_tree_without_a_commit_is_refused(tmp_path: Path) -> None:
+    laid(tmp_path, make_patch(tmp_path / "author", PRISTINE, CURE))
+    fixlab.git(tmp_path / "tree", "reset", "--quiet", "--hard", "refs/seatrial/base")
+    with pytest.raises(UsageError, match="no commit above its base"):
+        export(tmp_path / "tree", load_series(tmp_path / "patches"), tmp_path / "patches")
+
+
 def test_a_commit_that_makes_a_link_is_refused(tmp_path: Path) -> None:
     laid(tmp_path, make_patch(tmp_path / "author", PRISTINE, CURE))
     tree = tmp_path / "tree"

@@ -18,7 +18,7 @@ def export(work_tree: Path, series: LoadedSeries, patches_dir: Path) -> tuple[Ex
     Patches of fixes that have no commit here are left alone, and none is written before all are made.
 
     Raises:
-        UsageError: the folder was not made by `apply`, has uncommitted changes, or its commits are not
+        UsageError: the folder was not made by `apply`, has uncommitted changes or no commits, or they are not
             one a fix in the order of the series.
         LockError: a commit's message has no DEP-3 header.
         FixError: a commit makes a link.
@@ -32,6 +32,11 @@ def export(work_tree: Path, series: LoadedSeries, patches_dir: Path) -> tuple[Ex
     if git.line("status", "--porcelain", "--untracked-files=no"):
         raise UsageError(f"{work_tree} has uncommitted changes", do="commit them into the fix that they belong to")
     commits = git.line("rev-list", "--reverse", "--first-parent", f"{start}..HEAD").split()
+    if not commits:
+        raise UsageError(
+            f"{work_tree} has no commit above its base, so there is nothing to write",
+            do=f"commit each fix, with a last line `{TRAILER}: <id>` in its message",
+        )
     found: dict[str, bytes] = {}
     last = -1
     for commit in commits:
