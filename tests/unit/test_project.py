@@ -45,6 +45,17 @@ def test_a_platform_table_that_cannot_be_read_is_one_line(data: bytes | None, tm
         Project(tmp_path).platform_table()
 
 
+def test_a_platform_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    rows = "".join(
+        f'[[platforms]]\nname = "{name}"\nfamily = "cpu"\ndevice = "cpu"\nmachine = "x86_64"\n'
+        for name in ("cpu", "xpu", "cpu")
+    )
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/platforms.toml").write_text(rows)
+    with pytest.raises(LockError, match=r"^images/platforms\.toml: platforms: .*cpu stands twice, as rows 1 and 3"):
+        Project(tmp_path).platform_table()
+
+
 def test_every_session_of_a_platform_is_on_the_menu() -> None:
     menu = (HERE / "noxfile.py").read_text(encoding="utf-8")
     for platform in Project(HERE).platform_table().platforms:

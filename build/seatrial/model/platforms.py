@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from seatrial.model.base import Role
 from seatrial.model.errors import UsageError
@@ -48,6 +48,16 @@ class PlatformTable(Frozen):
     """All rows."""
 
     platforms: tuple[Platform, ...]
+
+    @field_validator("platforms")
+    @classmethod
+    def _each_once(cls, rows: tuple[Platform, ...]) -> tuple[Platform, ...]:
+        first: dict[str, int] = {}
+        for number, row in enumerate(rows, 1):
+            if row.name in first:
+                raise ValueError(f"{row.name} stands twice, as rows {first[row.name]} and {number}")
+            first[row.name] = number
+        return rows
 
     def row(self, name: str) -> Platform:
         """Return the row of a platform, or raise UsageError naming those that exist."""
