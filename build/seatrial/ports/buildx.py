@@ -114,7 +114,7 @@ def build_archive(build: Build, archive: Path) -> str:
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
     }
     try:
-        process.run(argv, timeout=BUILD_SECONDS, env=environment)
+        process.run(argv, timeout=BUILD_SECONDS, env=environment, bound=True)
     except CommandError as error:
         archive.unlink(missing_ok=True)
         raise build_error(error) from None

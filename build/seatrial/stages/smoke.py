@@ -187,7 +187,7 @@ def run_suite(root: Path, words: Sequence[str], *, names: Sequence[str], limit: 
         argv += ["--report", str(report), "--events", str(events), "--tb=short", "-q", "--color=no"]
         try:
             with _swept(root), followed(events, names, console):
-                done = run(argv, timeout=limit, env=OWN_WORDS, check=False)
+                done = run(argv, timeout=limit, env=OWN_WORDS, check=False, bound=True)
         except CommandError as error:
             raise SmokeError(
                 error.what, why=error.output.strip().splitlines()[-1] if error.output else error.why
