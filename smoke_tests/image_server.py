@@ -163,6 +163,15 @@ class ImageServer(Server):
         state = self._container.attrs["State"]
         return int(state["ExitCode"]) if state["Status"] in ("exited", "dead") else None
 
+    def oom_killed(self) -> bool | None:
+        """Return what the engine says: whether a process of the container was killed for memory."""
+        if self._container is None:
+            return None
+        with contextlib.suppress(docker.errors.APIError, requests.exceptions.RequestException):
+            self._container.reload()
+            return bool(self._container.attrs["State"]["OOMKilled"])
+        return None
+
     def log(self) -> str:
         """Return what the container printed."""
         if self._container is None:

@@ -24,7 +24,8 @@ class Results:
     events: Path | None = None
     """File to which one JSON line a finished case is appended."""
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    evidence: dict[str, dict[str, str]] = field(default_factory=dict)
+    evidence: dict[str, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock: float = field(default_factory=time.monotonic)
 
@@ -36,10 +37,18 @@ class Results:
             with self.events.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(case) + "\n")
 
-    def keep(self, server: str, log_tail: str, stacks: str) -> None:
-        """Keep the log's end of a server; stacks that were taken once stay."""
-        old = self.evidence.get(server, {"stacks": ""})
-        self.evidence[server] = {"server": server, "log_tail": log_tail, "stacks": stacks or old["stacks"]}
+    def keep(self, server: str, log_tail: str, stacks: str, *, breach: str = "", **more: Any) -> None:
+        """Keep the log's end of a server; what was taken at the first trouble stays, later stacks are added.
+
+        Args:
+            breach: the limit that was passed, in words.
+            more: requests, device, ending, gone.
+        """
+        old = self.evidence.get(server, {})
+        taken = "\n\n".join(text for text in (old.get("stacks", ""), stacks) if text)
+        kept: dict[str, Any] = {"server": server, "log_tail": log_tail, "stacks": taken}
+        kept["breaches"] = [*old.get("breaches", ()), *([breach] if breach else ())]
+        self.evidence[server] = {**kept, **{name: old.get(name) or value for name, value in more.items()}}
 
     def report(self, *, profile: str, subject: str, subject_kind: str, platform: str, base: str, device: Any) -> Any:
         """Return the report; an expected case that never came to its turn is not run."""
@@ -60,6 +69,7 @@ class Results:
             "seconds": round(time.monotonic() - self.clock, 3),
             "cases": [self.cases[name] for name in [*self.expected, *extra]],
             "evidence": list(self.evidence.values()),
+            "facts": self.facts,
         }
 
 

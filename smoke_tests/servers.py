@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,6 +12,7 @@ from pathlib import Path
 import httpx
 
 from smoke_tests import logs
+from smoke_tests.evidence import command_of, process_text
 
 POLL = 0.2
 """Seconds between two looks at a server that is starting or ending."""
@@ -26,6 +24,11 @@ class TrialError(AssertionError):
 
 class LimitError(TrialError):
     """A wait was longer than its limit."""
+
+    def __init__(self, text: str, phase: str = "case") -> None:
+        super().__init__(text)
+        self.phase = phase
+        """The limit that was passed, as profiles.toml names it."""
 
 
 class SetupError(RuntimeError):
@@ -83,7 +86,7 @@ class Server(ABC):
             if (code := self.exit_code()) is not None:
                 raise TrialError(f"the server ended with exit code {code} before it was ready")
             if time.monotonic() - self.started > limit:
-                raise LimitError(f"the server was not ready within {limit:.0f} s")
+                raise LimitError(f"the server was not ready within {limit:.0f} s", "ready")
             time.sleep(POLL)
 
     def wait_end(self, limit: float) -> int:
@@ -95,7 +98,7 @@ class Server(ABC):
         until = time.monotonic() + limit
         while (code := self.exit_code()) is None:
             if time.monotonic() > until:
-                raise LimitError(f"the server still ran {limit:.0f} s after SIGTERM")
+                raise LimitError(f"the server still ran {limit:.0f} s after SIGTERM", "end")
             time.sleep(POLL)
         return code
 
@@ -103,40 +106,17 @@ class Server(ABC):
         """Return the line of the log that says why the server died, or an empty text."""
         return logs.telling_line(self.log())
 
+    def oom_killed(self) -> bool | None:
+        """Tell whether the kernel killed a process of it for memory; None where nobody can say."""
+        return None
+
     def stacks(self, limit: float) -> str:
-        """Return a stack of every Python process of the server, by py-spy."""
-        tool = find_py_spy()
-        if tool is None:
-            return "py-spy is not installed: python -m pip install py-spy"
-        parts = []
-        for pid in self.pids():
-            parts.append(f"== process {pid}: {command_of(pid)}\n{dump(tool, pid, limit)}")
-        return "\n".join(parts) or "no process was left"
+        """Return what can be known of every process of the server: what it waits for, and its stacks."""
+        return "\n\n".join(process_text(pid, limit) for pid in self.pids()) or "no process was left"
 
-
-def find_py_spy() -> str | None:
-    """Return the path of py-spy: beside this interpreter, or on PATH."""
-    beside = Path(sys.executable).parent / "py-spy"
-    return str(beside) if beside.exists() else shutil.which("py-spy")
-
-
-def dump(tool: str, pid: int, limit: float) -> str:
-    """Return py-spy's stacks of one process, or why there are none."""
-    try:
-        done = subprocess.run(
-            [tool, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=limit, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"py-spy gave no stack within {limit:.0f} s"
-    return done.stdout.strip() if done.returncode == 0 else f"no stack: {done.stderr.strip()[-300:]}"
-
-
-def command_of(pid: int) -> str:
-    """Return the command line of a process, shortened; empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200].strip()
-    except OSError:
-        return ""
+    def census(self) -> dict[int, str]:
+        """Return the command of each process of the server."""
+        return {pid: command for pid in self.pids() if (command := command_of(pid))}
 
 
 def alive(pids: Sequence[int]) -> list[int]:

@@ -19,6 +19,9 @@ from smoke_tests.venv_server import VenvServer
 BASE_LABEL = "org.seatrial.base.version"
 """Label by which an image says which base it was built from."""
 
+FIXES_LABEL = "org.seatrial.fixes"
+"""Label by which an image says which fixes are in it."""
+
 
 @dataclass
 class Subject:
@@ -33,6 +36,18 @@ class Subject:
     """Set in every server, over the platform's own."""
     image: Any = None
     engine: Engine | None = None
+
+    def facts(self) -> dict[str, str]:
+        """Return what the subject says of itself, for the report."""
+        found = {"as named": self.where}
+        if self.image is not None and self.engine is not None:
+            labels = self.image.labels or {}
+            found["fixes"] = labels.get(FIXES_LABEL, "the image does not say")
+            version = self.engine.client.version()
+            found["engine"] = f"{version.get('Version', '')}, API {version.get('ApiVersion', '')}"
+        if self.environment:
+            found["set in every server"] = ", ".join(self.environment)
+        return found
 
     def server(
         self,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from smoke_tests.evidence import killed_for_memory
 from smoke_tests.servers import POLL, Server, SetupError, alive, kill
 
 PR_SET_PDEATHSIG = 1
@@ -48,6 +49,7 @@ class VenvServer(Server):
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._home: Path | None = None
+        self._killed_before = killed_for_memory()
 
     def start(self) -> None:
         """Start the server as leader of a new session; it ends when this process is killed."""
@@ -80,6 +82,10 @@ class VenvServer(Server):
     def exit_code(self) -> int | None:
         """Return the exit code of `vllm serve`."""
         return self._process.poll() if self._process else None
+
+    def oom_killed(self) -> bool | None:
+        """Tell whether the kernel killed something for memory since the start, where SIGKILL ended the server."""
+        return self.exit_code() == -signal.SIGKILL and killed_for_memory() > self._killed_before
 
     def log(self) -> str:
         """Return stdout and stderr of all its processes."""
