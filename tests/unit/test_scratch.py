@@ -256,6 +256,24 @@ def test_a_helper_that_calls_the_kernel_is_named_beside_the_method() -> None:
     assert (use.function, use.parameter) == ("core", "layer.dt_bias")
 
 
+def test_an_operator_that_finds_its_layer_by_name_is_followed_into_the_layer() -> None:
+    operator = """
+        from vllm.utils import direct_register_custom_op
+
+        def layer_core(out, x, layer_name):
+            context = get_forward_context()
+            self = context.no_compile_layers[layer_name]
+            self.core(out=out, x=x)
+
+        direct_register_custom_op(op_name="layer_core_op", op_func=layer_core, mutates_args=["out"])
+    """
+    core = "def core(self, x, out):\n    torch.ops._xpu_C.gdn_attention(out, x, dt_bias=self.dt_bias)"
+    call = "torch.ops.vllm.layer_core_op(out, hidden_states, self.prefix)"
+    local = "torch.empty((tokens, 4), dtype=torch.float16)"
+    (use,) = only(found(top=operator, made="pass", helpers=core, taken=local, call=call)).uses
+    assert (use.kernel, use.function, use.branch) == (KERNEL, "Layer.core", "tokens <= self.limit")
+
+
 def test_a_dictionary_of_buffers_keeps_its_keys_apart() -> None:
     made = (
         "self.bufs = {'out': torch.empty(64, 4, dtype=torch.float16), 'acc': torch.empty(64, 4, dtype=torch.float32)}"

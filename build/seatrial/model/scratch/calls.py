@@ -98,7 +98,9 @@ class Caller(Expressions):
                     )
         return None
 
-    def _outside(self, ref: str, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
+    def _outside(  # noqa: PLR0911 - one a kind of callable
+        self, ref: str, arguments: list[Argument], node: ast.Call, frame: Frame
+    ) -> Value:
         """Return what an imported callable gives."""
         last = ref.rpartition(".")[2]
         plain = ref.removesuffix("[]")
@@ -115,13 +117,25 @@ class Caller(Expressions):
                     return made
         if is_kernel(plain) or ref.endswith("[]") or (plain.startswith("torch.") and _gives_out(arguments)):
             self._reach(plain, arguments, node, frame)
-            return self._out(plain, arguments)
+            operator = self.operators.get(plain.removesuffix(".default"))
+            return self.run(operator, arguments, node) if operator else self._out(plain, arguments)
+        if last == "direct_register_custom_op":
+            self._register(arguments)
+            return UNKNOWN
         if ref == "functools.partial":
             keywords = tuple((item.name, item.value) for item in arguments if not item.name.isdigit())
             positional = tuple(item.value for item in arguments[1:] if item.name.isdigit())
             return of(Partial(first, positional, keywords))
         made = kept(last, UNKNOWN, arguments)
         return made if made is not None else self._passed(node, arguments)
+
+    def _register(self, arguments: Sequence[Argument]) -> None:
+        """Remember the body of a custom operator: calls of it go there."""
+        given = {argument.name: argument.value for argument in arguments}
+        name, body = given.get("op_name", given.get("0", UNKNOWN)), given.get("op_func", given.get("1", UNKNOWN))
+        for atom in body.atoms:
+            if isinstance(atom, Callee) and name.const:
+                self.operators[f"torch.ops.vllm.{name.const}"] = atom
 
     @staticmethod
     def _parameter(arguments: Sequence[Argument]) -> Value:

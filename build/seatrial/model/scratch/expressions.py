@@ -25,6 +25,8 @@ from seatrial.model.scratch.values import (
 )
 from seatrial.model.scratch.walk import Frame, Walker
 
+LAYERS_BY_NAME = frozenset({"no_compile_layers", "static_forward_context"})
+"""Where an operator finds the layer that called it."""
 VIEWS = frozenset({"T", "mT", "H", "mH", "data", "real"})
 
 
@@ -143,6 +145,8 @@ class Expressions(Walker):
     def subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         """Return an element, or what a slice of a tensor keeps."""
         base, key = self.value(node.value, frame), self.value(node.slice, frame)
+        if isinstance(node.value, ast.Attribute) and node.value.attr in LAYERS_BY_NAME and any(self.instances):
+            return of(Instance(self.instances[-1]))
         if base.tensors:
             return Value(base.tensors, parts=base.parts)
         named = [base.ref, *(atom.name for atom in base.atoms if isinstance(atom, Callee))]

@@ -46,6 +46,7 @@ class Runner(Caller):
         if self.stack:
             self.followed.add(callee.name)
         self.stack.append(callee.node)
+        self.instances.append(callee.instance or next(reversed(self.instances), ""))
         depth = len(self.guards)
         self.entries.append((callee.name, depth))
         if isinstance(callee.node, ast.Lambda):
@@ -55,6 +56,7 @@ class Runner(Caller):
         del self.guards[depth:]
         self.entries.pop()
         self.stack.pop()
+        self.instances.pop()
         return join_all(frame.returned)
 
     def scope(self, callee: Callee, env: dict[str, Value], owner: str) -> Scope:

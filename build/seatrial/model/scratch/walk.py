@@ -11,6 +11,7 @@ from seatrial.model.scratch.found import Span
 from seatrial.model.scratch.guards import Bindings, Guard, Scope
 from seatrial.model.scratch.tensors import Argument
 from seatrial.model.scratch.values import (
+    Callee,
     Taken,
     Value,
 )
@@ -79,6 +80,10 @@ class Walker:
         self.stack: list[ast.AST] = []
         self.entries: list[tuple[str, int]] = []
         """Functions that are being run, and how many guards held when they were called."""
+        self.instances: list[str] = []
+        """Classes whose methods are being run."""
+        self.operators: dict[str, Callee] = {}
+        """Bodies of the custom operators that the module registers with torch, by their dotted names."""
         self.reached: list[Reached] = []
         self.followed: set[str] = set()
         """Functions that were walked because another one calls them."""
