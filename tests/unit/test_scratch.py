@@ -270,8 +270,9 @@ def test_an_operator_that_finds_its_layer_by_name_is_followed_into_the_layer() -
     core = "def core(self, x, out):\n    torch.ops._xpu_C.gdn_attention(out, x, dt_bias=self.dt_bias)"
     call = "torch.ops.vllm.layer_core_op(out, hidden_states, self.prefix)"
     local = "torch.empty((tokens, 4), dtype=torch.float16)"
-    (use,) = only(found(top=operator, made="pass", helpers=core, taken=local, call=call)).uses
-    assert (use.kernel, use.function, use.branch) == (KERNEL, "Layer.core", "tokens <= self.limit")
+    uses = only(found(top=operator, made="pass", helpers=core, taken=local, call=call)).uses
+    seen = {use.kernel: (use.function, use.branch, use.parameter) for use in uses}
+    assert seen[KERNEL] == ("Layer.core", "tokens <= self.limit", "self.dt_bias")
 
 
 def test_a_dictionary_of_buffers_keeps_its_keys_apart() -> None:
