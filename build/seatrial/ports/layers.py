@@ -74,7 +74,15 @@ def read_layers(chunks: Iterable[bytes], keep: Callable[[str, int], bool]) -> tu
                     found[member.name] = layer
                 forget_members(archive)
         return tuple(found[name] for name in listed or ())
-    except (tarfile.TarError, EOFError, ValueError, LookupError, zlib.error, zstandard.ZstdError) as error:
+    except (
+        tarfile.TarError,
+        gzip.BadGzipFile,
+        EOFError,
+        ValueError,
+        LookupError,
+        zlib.error,
+        zstandard.ZstdError,
+    ) as error:
         raise EngineError(
             "the image's layers could not be read",
             why=f"{type(error).__name__}: {error}",

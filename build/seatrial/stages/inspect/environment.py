@@ -108,7 +108,7 @@ def python_environment(root: RootFs, facts: ImageFacts) -> Environment:
         prefix, version = match["prefix"], match["version"]
     sites = _visible(root, {one.site for one in everything}, home, prefix)
     return Environment(
-        interpreter=_interpreter(root, prefix),
+        interpreter=_interpreter(root, prefix, facts),
         sites=sites,
         distributions=tuple(sorted((one for one in everything if one.site in sites), key=lambda one: one.name)),
         markers=_markers(root, prefix, version, facts.machine),
@@ -184,10 +184,13 @@ def _visible(root: RootFs, sites: set[str], home: str | None, prefix: str) -> tu
     return tuple(sorted(site for site in sites if site == home or site.startswith(others)))
 
 
-def _interpreter(root: RootFs, prefix: str) -> str:
-    for name in ("python3", "python"):
-        if prefix and root.at(f"{prefix}/bin/{name}") is not None:
-            return f"{prefix}/bin/{name}"
+def _interpreter(root: RootFs, prefix: str, facts: ImageFacts) -> str:
+    """Return the environment's own Python, else the first one on the image's PATH."""
+    searched = facts.environment.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
+    for folder in ([f"{prefix}/bin"] if prefix else []) + searched:
+        for name in ("python3", "python"):
+            if folder.startswith("/") and root.at(f"{folder}/{name}") is not None:
+                return f"{folder}/{name}"
     return "python3"
 
 

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any
 
 from seatrial.ports.images import OneRun
+from seatrial.stages.inspect.builds import accelerators
 from seatrial.stages.inspect.load_script import MARK
 from seatrial.stages.inspect.subject import Excused, Found, Image
 
@@ -179,7 +180,7 @@ def _platform_problems(
         yield f"vLLM's platform could not be asked: {result.get('error') or _trouble(result, None)}"
         return
     answer = result["answer"]
-    if image.expected is None or image.expected.device != "cpu":
+    if accelerators(image) != {"cpu"}:
         return  # without its device an accelerator's platform has nothing to recognise
     if answer["device_type"] != "cpu":
         yield f"vLLM takes itself for {answer['platform']} ({answer['device_type'] or 'no device'}), not for a CPU"

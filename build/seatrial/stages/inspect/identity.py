@@ -51,6 +51,10 @@ def check_one_version(image: Image) -> Found:
     if "dev" not in vllm.version:  # a tag of a nightly names the release before it
         problems += list(_disagreements("version", versions))
     problems += _disagreements("commit", commits)
+    if vllm.name != "vllm":
+        problems.append(
+            f"vllm/ is brought by a distribution called {vllm.name}; vLLM asks for the version of `vllm` when it starts"
+        )
     return Found(
         tuple(problem for problem in problems if not excused.allows(problem)),
         {"versions": versions, "commits": commits, **excused.measured()},

@@ -8,6 +8,7 @@ the default folders. Folders that `ld.so.conf` names count only through the cach
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ DEFAULT_FOLDERS = {
     "AARCH64": ("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),
 }
 """Default folders by ELF machine; Debian's first, then the ones of other distributions."""
+
+IN_CACHE = re.compile(r"/\.cache/(?:uv|pip)/")
+"""Copies that installers keep; nothing loads them from there, and *leftovers* says that they are inside."""
 
 OTHER_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
@@ -58,7 +62,7 @@ class Loader:
     def objects(self) -> Iterator[tuple[str, Elf]]:
         """Yield every file that this machine's loader could load."""
         for entry in self.root.files():
-            elf = entry.elf
+            elf = entry.elf if not IN_CACHE.search(entry.path) else None
             if elf is not None and elf.dynamic and elf.machine == self.machine and not elf.broken and not entry.first:
                 yield entry.path, elf
 
