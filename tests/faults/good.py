@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import tarfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 
 import docker
 
+import seatrial
 from seatrial.flow.image import lay_ground, wheel_records
 from seatrial.flow.materials import patched_tree, patched_wheel
 from seatrial.flow.naming import policy_of
@@ -32,6 +34,7 @@ from seatrial.ports import layers as layers_of
 from seatrial.ports import rootfs
 from seatrial.ports.console import Console
 from seatrial.ports.engine_names import save_archive
+from seatrial.ports.files import sha256_tree, write_atomic
 from seatrial.ports.images import DockerImages, ImageFacts
 from seatrial.ports.receipts import Receipts
 from seatrial.ports.rootfs import RootFs, Wants
@@ -65,6 +68,7 @@ class Good:
     known: Known = field(default_factory=Known)
     _read: dict[str, bytes] = field(default_factory=dict)
     _reading: Reading | None = None
+    _python: Environment | None = None
     _lock: Lock = field(default_factory=Lock)
     _opening: Lock = field(default_factory=Lock)
 
@@ -78,13 +82,15 @@ class Good:
         """Return what the shipped readers make of the image; it is read when it is first asked for."""
         with self._opening:
             if self._reading is None:
-                self._reading = read_whole(DockerImages(self.client), self.digest)
+                self._reading = kept_reading(self.client, self.digest, self.shop.cache.root / "faults")
             return self._reading
 
     @property
     def python(self) -> Environment:
         """Return the image's Python environment."""
-        return python_environment(self.root, self.facts)
+        if self._python is None:
+            self._python = python_environment(self.root, self.facts)
+        return self._python
 
     @property
     def root(self) -> RootFs:
@@ -173,6 +179,20 @@ def read_file(client: docker.DockerClient, image: str, path: str) -> bytes:
             return found.read()
     finally:
         client.api.remove_container(container, force=True, v=True)
+
+
+def kept_reading(client: docker.DockerClient, image: str, folder: Path) -> Reading:
+    """Return an image as it was read before by the same code, or read it."""
+    code = Path(seatrial.__file__).parent
+    path = folder / f"{image.removeprefix('sha256:')[:16]}-{sha256_tree(code, code.rglob('*.py'))[:16]}.pickle"
+    if path.is_file():
+        found: Reading = pickle.loads(path.read_bytes())
+        return found
+    made = read_whole(DockerImages(client), image)
+    for old in folder.glob(f"{path.name[:16]}-*.pickle"):
+        old.unlink()
+    write_atomic(path, pickle.dumps(made))
+    return made
 
 
 def read_whole(engine: DockerImages, image: str) -> Reading:

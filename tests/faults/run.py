@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -80,50 +82,78 @@ class Ran:
     seconds: float
 
 
-def run_all(asked: Asked, goods: Callable[[str], Good], console: Console) -> Ran:
-    """Run everything that is asked for; images two at a time, servers one by one."""
+def run_all(asked: Asked, goods: Goods, console: Console) -> Ran:
+    """Run everything that is asked for; images side by side in processes of their own, servers one by one.
+
+    The processes are forked when the good image has been read, so that all of them have it.
+    """
     begun = time.monotonic()
-    beside = [fault for fault in asked.faults if fault.subject != "server"]
+    beside = [fault.name for fault in asked.faults if fault.subject != "server"]
     alone = [fault for fault in asked.faults if fault.subject == "server"]
-
-    def fault(one: Fault) -> Outcome:
-        return _said(one, try_fault(one, goods(BASES[0]), full=asked.full), console)
-
-    def clean(one: Clean) -> Outcome:
-        outcome = try_clean(one, goods(one.base), full=asked.full)
-        console.line(f"{'ALARM ' if outcome.by or outcome.error else 'clean '} {outcome.seconds:>6.1f} s  {one.name}")
-        if outcome.by or outcome.error:
-            console.line(f"        {outcome.error or outcome.said}")
-        return outcome
-
+    tried: list[Outcome] = []
+    good: list[Outcome] = []
     with cheap_reading():
-        with _workers() as pool:
-            tried = list(pool.map(fault, beside))
-            good = list(pool.map(clean, asked.clean))
-        tried += [fault(one) for one in alone]
-        unlike = [line for name in SAMPLE[: asked.sample] for line in compare(name, goods(BASES[0]))]
+        if beside or asked.clean:
+            assert goods[BASES[0]].reading
+        with _workers(goods) as pool:
+            for outcome in pool.map(_try_fault, beside, itertools.repeat(asked.full)):
+                tried.append(_said(outcome, console))
+            for outcome in pool.map(_try_clean, [clean.name for clean in asked.clean], itertools.repeat(asked.full)):
+                good.append(_said_clean(outcome, console))
+        tried += [_said(try_fault(fault, goods[BASES[0]], full=asked.full), console) for fault in alone]
+        unlike = [line for name in SAMPLE[: asked.sample] for line in compare(name, goods[BASES[0]])]
     for line in unlike:
         console.line(f"the cheap reading is not the whole one: {line}")
     return Ran(tried, good, unlike, score(asked.faults, tried, good), round(time.monotonic() - begun, 1))
 
 
+_mine: list[Goods] = []
+"""In a forked process: the good images, opened by its parent."""
+
+
 @contextmanager
-def _workers() -> Iterator[ThreadPoolExecutor]:
-    """Give threads; when the block is left early, what has not begun is not begun any more."""
-    pool = ThreadPoolExecutor(WORKERS)
+def _workers(goods: Goods) -> Iterator[ProcessPoolExecutor]:
+    """Give processes; when the block is left early, what has not begun is not begun any more."""
+    pool = ProcessPoolExecutor(WORKERS, multiprocessing.get_context("fork"), _begin, (goods,))
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _said(fault: Fault, outcome: Outcome, console: Console) -> Outcome:
+def _begin(goods: Goods) -> None:
+    """Start a forked process: connections cannot be shared, all else that is known can."""
+    _mine.append(goods)
+    for good in goods.values():
+        good.client = connect()
+
+
+def _try_fault(name: str, full: bool) -> Outcome:
+    return try_fault(next(fault for fault in FAULTS if fault.name == name), _mine[0][BASES[0]], full=full)
+
+
+def _try_clean(name: str, full: bool) -> Outcome:
+    clean = next(clean for clean in CLEAN if clean.name == name)
+    return try_clean(clean, _mine[0][clean.base], full=full)
+
+
+def _said(outcome: Outcome, console: Console) -> Outcome:
     """Print one line for what was caught, three for what was not."""
+    fault = next(fault for fault in FAULTS if fault.name == outcome.name)
     word = "caught" if outcome.caught else "open" if fault.open else "LOST"
     console.line(f"{word:<6} {outcome.seconds:>6.1f} s  {fault.name}: {fault.check}")
     if not outcome.caught:
         console.line(f"        expected {', '.join(fault.words)}")
         console.line(f"        got {outcome.error or ', '.join(outcome.by) or 'no objection'}: {outcome.said}")
+    return outcome
+
+
+def _said_clean(outcome: Outcome, console: Console) -> Outcome:
+    """Print one line for a good image that is allowed, two for one that is not."""
+    alarm = outcome.by or outcome.error
+    console.line(f"{'ALARM' if alarm else 'clean':<6} {outcome.seconds:>6.1f} s  {outcome.name}")
+    if alarm:
+        console.line(f"        {outcome.error or outcome.said}")
     return outcome
 
 
@@ -140,7 +170,7 @@ def failed(ran: Ran) -> list[str]:
     return wrong + ran.unlike
 
 
-def result(ran: Ran, goods: dict[str, Good]) -> dict[str, Any]:
+def result(ran: Ran, goods: Goods) -> dict[str, Any]:
     """Return the whole run as plain values."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {
@@ -180,15 +210,8 @@ def kept(new: dict[str, Any], path: Path) -> dict[str, Any]:
     return {**new, "images": {**old.get("images", {}), **new["images"]}, "score": numbers, **whole}
 
 
-@contextmanager
-def good_images(checkout: Path, scratch: Path | None, console: Console) -> Iterator[dict[str, Good]]:
-    """Give the good images that were opened; a base is opened when it is first asked for."""
-    with tempfile.TemporaryDirectory(prefix="seatrial-faults-", dir=scratch) as folder:
-        yield _Goods(checkout, Path(folder), console)
-
-
-class _Goods(dict[str, Good]):
-    """Open what is missing."""
+class Goods(dict[str, Good]):
+    """The good images by base; one is opened when it is first asked for."""
 
     def __init__(self, checkout: Path, scratch: Path, console: Console) -> None:
         super().__init__()
@@ -231,9 +254,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     try:
         clear_abandoned(connect())
-        with good_images(options.checkout.resolve(), options.scratch, console) as goods:
+        with tempfile.TemporaryDirectory(prefix="seatrial-faults-", dir=options.scratch) as folder:
+            goods = Goods(options.checkout.resolve(), Path(folder), console)
             goods[BASES[0]]
-            ran = run_all(asked, goods.__getitem__, console)
+            ran = run_all(asked, goods, console)
             told = result(ran, goods)
     except SeatrialError as error:
         console.error(error)
