@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from seatrial.model.series import CheckedTree, LoadedSeries
@@ -17,7 +20,8 @@ def check(path: Path, series: LoadedSeries) -> CheckedTree:
         FixError: a detector failed.
     """
     tree = open_tree(path)
-    seen = series.examine(tree)
+    with _no_collection():
+        seen = series.examine(tree)
     findings = tuple(finding for examination in seen.values() for finding in examination.findings)
     return CheckedTree(
         origin=tree.origin,
@@ -26,6 +30,16 @@ def check(path: Path, series: LoadedSeries) -> CheckedTree:
         findings=findings,
         cures={fix_id: _cure(series, fix_id) for fix_id in dict.fromkeys(finding.fix for finding in findings)},
     )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let syntax trees be: they are many and hold no cycles, and looking through them costs a fifth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _cure(series: LoadedSeries, fix_id: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from seatrial.model.modules import called
 from seatrial.model.scratch.expressions import Expressions
 from seatrial.model.scratch.found import Span
 from seatrial.model.scratch.kernels import is_kernel
@@ -32,26 +33,26 @@ HELD = frozenset({"register_buffer", "setattr", "register_parameter"})
 class Caller(Expressions):
     """Follow calls."""
 
-    def apply(self, function: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
-        """Return what calling a value with some arguments may give."""
-        made = self._apply(function, arguments, node, frame)
+    def apply(self, function: Value, base: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
+        """Return what calling a value with some arguments may give; `base` is what it is an attribute of."""
+        made = self._apply(function, base, arguments, node, frame)
         if self.stop and made.buffers:
             raise MadeError
         return made
 
-    def _apply(self, function: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
+    def _apply(self, function: Value, base: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
         found = [self._into(atom, arguments, node, frame) for atom in sorted(function.atoms, key=_order)]
         followed = [value for value in found if value is not None]
         if followed:
             return join_all(followed)
-        name, base = self._owner(node, frame)
+        name = called(node)
         if name == "super" and frame.cls:
             named = arguments[0].value.ref if arguments else ""
             return of(Instance(frame.cls, after=named.rpartition(".")[2] or frame.owner))
         if "." in function.ref or function.ref.endswith("[]") or function.ref in self.library.classes:
             return self._outside(function.ref, arguments, node, frame)
-        place = self._place(node, frame)
         if base.tensors:
+            place = self._place(node, frame)
             for rule in (cast, allocated):
                 made = rule(name, base, arguments, place)
                 if made is not None:
@@ -63,14 +64,6 @@ class Caller(Expressions):
 
     def _place(self, node: ast.Call, frame: Frame) -> Place:
         return Place(node, frame.function, frame.owner, frame.home, self.here())
-
-    def _owner(self, node: ast.Call, frame: Frame) -> tuple[str, Value]:
-        match node.func:
-            case ast.Attribute(value=owner, attr=name):
-                return name, self.value(owner, frame)
-            case ast.Name(id=name):
-                return name, UNKNOWN
-        return "", UNKNOWN
 
     def _into(self, atom: object, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value | None:
         """Return what a callee whose body is known gives, None for anything else."""
@@ -88,7 +81,7 @@ class Caller(Expressions):
                     for item in arguments
                 ]
                 known = [Argument(key, value, node, True) for key, value in keywords if key not in given]
-                return self.apply(function, [*early, *late, *known], node, frame)
+                return self.apply(function, UNKNOWN, [*early, *late, *known], node, frame)
             case Instance(cls=cls):
                 found = self.library.method(cls, "forward") or self.library.method(cls, "__call__")
                 if found is not None:
@@ -104,13 +97,13 @@ class Caller(Expressions):
         """Return what an imported callable gives."""
         last = ref.rpartition(".")[2]
         plain = ref.removesuffix("[]")
-        place = self._place(node, frame)
         first = join_all(argument.value for argument in arguments[:1])
         if ref in self.library.classes:
             return of(Instance(ref))
         if last.endswith("Parameter"):
             return self._parameter(arguments)
         if ref.startswith("torch.") and not ref.startswith("torch.ops."):
+            place = self._place(node, frame)
             for rule in (allocated, cast):
                 made = rule(last, first if last.endswith("_like") else UNKNOWN, arguments, place)
                 if made is not None:

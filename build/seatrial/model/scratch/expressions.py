@@ -99,10 +99,14 @@ class Expressions(Walker):
 
     def attribute(self, node: ast.Attribute, frame: Frame) -> Value:
         """Return what an attribute may hold."""
-        base = self.value(node.value, frame)
+        return self.attribute_of(node, self.value(node.value, frame))
+
+    def attribute_of(self, node: ast.Attribute, base: Value) -> Value:
+        """Return what an attribute of a known value may hold."""
         found = [self._member(atom.cls, node.attr, atom.after) for atom in base.atoms if isinstance(atom, Instance)]
         if found:
-            return taken(self._seen_from(node, join_all(found)), self.here())
+            seen = self._seen_from(node, join_all(found))
+            return taken(seen, self.here()) if any(isinstance(atom, Buffer) for atom in seen.flat()) else seen
         if base.tensors:
             if node.attr == "dtype":
                 return join_all(_dtype_of(atom) for atom in base.tensors)
@@ -136,6 +140,8 @@ class Expressions(Walker):
         if value == UNKNOWN and node.attr.endswith("dtype"):
             return of(Dtype(""))
         if isinstance(node.value, ast.Name) and node.value.id == "self":
+            return value
+        if not any(isinstance(atom, Follower) for atom in value.atoms):
             return value
         name = ast.unparse(node)
         return value.map(
@@ -264,12 +270,16 @@ class Expressions(Walker):
 
     def call(self, node: ast.Call, frame: Frame) -> Value:
         """Return what a call may give; a kernel's arguments are written down."""
-        function = self.value(node.func, frame)
-        arguments = self.arguments(node, frame)
-        return self.apply(function, arguments, node, frame)
+        base = UNKNOWN
+        if isinstance(node.func, ast.Attribute):
+            base = self.value(node.func.value, frame)
+            function = self.attribute_of(node.func, base)
+        else:
+            function = self.value(node.func, frame)
+        return self.apply(function, base, self.arguments(node, frame), node, frame)
 
-    def apply(self, function: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
-        """Return what calling a value with some arguments may give."""
+    def apply(self, function: Value, base: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
+        """Return what calling a value with some arguments may give; `base` is what it is an attribute of."""
         raise NotImplementedError
 
 

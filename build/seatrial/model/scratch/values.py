@@ -148,11 +148,15 @@ class Value:
 
     def flat(self) -> frozenset[Atom]:
         """Return the atoms of the value and of everything in it."""
+        if not (self.parts or self.items):
+            return self.atoms
         inner = [*(self.parts or ()), *(value for _, value in self.items or ())]
         return self.atoms.union(*(value.flat() for value in inner))
 
     def map(self, change: Callable[[Atom], Atom]) -> Value:
         """Return the value with every atom changed, inside as well."""
+        if not (self.atoms or self.parts or self.items):
+            return self
         return replace(
             self,
             atoms=frozenset(change(atom) for atom in self.atoms),
