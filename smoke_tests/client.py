@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from smoke_tests.evidence import Ledger
 from smoke_tests.servers import LimitError, TrialError
 
 TOP = 5
@@ -31,6 +33,7 @@ class Client:
 
     def __init__(self, url: str, model: str, limit: float) -> None:
         self.model = model
+        self.ledger = Ledger()
         self._limit = limit
         limits = httpx.Limits(max_connections=128, max_keepalive_connections=0)
         self._http = httpx.Client(base_url=url, timeout=limit, limits=limits, trust_env=False)
@@ -41,13 +44,14 @@ class Client:
 
     def get(self, path: str) -> httpx.Response:
         """Return the answer to a GET, whatever its status."""
-        with http_errors(path, self._limit):
+        with self.ledger.entry("GET", path), http_errors(path, self._limit):
             return self._http.get(path)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON answer to a POST; raises TrialError unless the status is 200."""
-        with http_errors(path, self._limit):
-            response = self._http.post(path, json={"model": self.model, **body})
+        whole = {"model": self.model, **body}
+        with self.ledger.entry("POST", path, whole), http_errors(path, self._limit):
+            response = self._http.post(path, json=whole)
         if response.status_code != httpx.codes.OK:
             raise TrialError(f"{path} answered HTTP {response.status_code}: {message_of(response.text)}")
         try:
@@ -57,14 +61,19 @@ class Client:
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the events of a streamed answer up to its end mark."""
+        whole = {"model": self.model, "stream": True, **body}
+        until = time.monotonic() + self._limit
         with (
+            self.ledger.entry("POST", path, whole),
             http_errors(path, self._limit),
-            self._http.stream("POST", path, json={"model": self.model, "stream": True, **body}) as response,
+            self._http.stream("POST", path, json=whole) as response,
         ):
             if response.status_code != httpx.codes.OK:
                 text = response.read().decode(errors="replace")
                 raise TrialError(f"{path} (streamed) answered HTTP {response.status_code}: {message_of(text)}")
             for line in response.iter_lines():
+                if time.monotonic() > until:
+                    raise LimitError(f"{path} (streamed) did not end within {self._limit:.0f} s", "request")
                 if not line.startswith("data: "):
                     continue
                 if line == "data: [DONE]":
@@ -115,7 +124,7 @@ class http_errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise TrialError or LimitError for an error of the connection."""
         if isinstance(error, httpx.TimeoutException):
-            raise LimitError(f"{self._path} was not answered within {self._limit:.0f} s") from None
+            raise LimitError(f"{self._path} was not answered within {self._limit:.0f} s", "request") from None
         if isinstance(error, httpx.HTTPError):
             raise TrialError(f"{self._path} was not answered: {type(error).__name__}: {error}") from None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from smoke_tests.evidence import machine_facts
 from smoke_tests.profiles import Group, Plan, PlanError, plan, read
 from smoke_tests.results import Results, write_report
 from smoke_tests.servers import LimitError, SetupError
@@ -56,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except (PlanError, SetupError) as error:
         raise pytest.UsageError(str(error)) from None
     expected = [f"{group.name}/{case}" for group in made.groups for case in group.cases]
-    results = Results(expected, config.option.events)
+    results = Results(expected, config.option.events, facts={**machine_facts(), **subject.facts()})
     config.stash[PLAN] = made
     config.stash[TRIAL] = Trial(made, subject, results, read_only=config.option.read_only_root)
     config.add_cleanup(config.stash[TRIAL].close)
@@ -123,6 +124,22 @@ def not_run(request: pytest.FixtureRequest, reason: str) -> None:
     """End the current case as not run."""
     request.node.stash[OUTCOME] = "not-run"
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _bound(request: pytest.FixtureRequest, record_testsuite_property: Callable[[str, object], None]) -> None:
+    """Say in the JUnit file what it is about."""
+    trial = request.config.stash[TRIAL]
+    about = {
+        "subject": trial.subject.digest,
+        "subject_kind": trial.subject.kind,
+        "platform": request.config.option.platform,
+        "base": trial.subject.base,
+        "profile": trial.plan.profile,
+        "device": request.config.stash[DEVICE]["name"],
+    }
+    for name, value in about.items():
+        record_testsuite_property(name, value)
 
 
 @pytest.fixture
@@ -197,7 +214,7 @@ def pytest_runtest_makereport(
         error = call.excinfo.value if call.excinfo else None
         outcome = "failed" if isinstance(error, AssertionError) else "error"
         more["reason"] = _one_line(error)
-        more["log_line"] = trial.keep_evidence(group, stacks=isinstance(error, LimitError))
+        more["log_line"] = trial.keep_evidence(group, case, error)
         report.sections.append(("the server's log says", more["log_line"] or "(nothing that says why)"))
     trial.results.add(f"{group.name}/{case}", outcome, time.monotonic() - item.stash[BEGUN], **more)
     return report

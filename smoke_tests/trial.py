@@ -12,10 +12,11 @@ from typing import Any
 
 from smoke_tests import logs
 from smoke_tests.client import Client
+from smoke_tests.evidence import LATE, Watch, device_text, ending_of
 from smoke_tests.models.recipes import folder_sha256, write_model
 from smoke_tests.profiles import Group, Plan
 from smoke_tests.results import Results
-from smoke_tests.servers import Server, SetupError, TrialError
+from smoke_tests.servers import LimitError, Server, SetupError, TrialError, alive
 from smoke_tests.subjects import Subject
 
 SERVED = "seatrial-{model}"
@@ -49,10 +50,24 @@ class Running:
     """Numbers of the current case."""
     mark: int = 0
     """Length of the log when the current case began."""
+    census: dict[int, str] = field(default_factory=dict)
+    """Processes of the server when the current case began."""
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Watch for requests that are open for too long."""
+        limits = self.plan.limits
+        take = lambda: self.server.stacks(limits.stacks)  # noqa: E731
+        self.watch = Watch(self.client.ledger, LATE * limits.request, take)
+        if self.server.ours:
+            self.watch.start()
 
     def begin(self, case: str) -> None:
         """Forget the numbers of the case before, and note where its log ends; some cases judge all of it."""
         self.measured = {}
+        self.client.ledger.forget()
+        self.watch.forget()
+        self.census = self.server.census()
         self.mark = 0 if case in WHOLE_LOG else len(self.server.log())
 
     def check_text(self, text: str) -> None:
@@ -69,6 +84,24 @@ class Running:
     def prompt(self, name: str = "sea") -> list[int]:
         """Return the token ids of a golden prompt; plain small ids where the model is another."""
         return list(self.golden["answers"][name]["ids"]) if self.golden else list(range(100, 112))
+
+    def gone(self) -> list[str]:
+        """Return the processes that were there when the case began and have ended."""
+        left = set(alive(list(self.census)))
+        return [f"{pid} {command}" for pid, command in self.census.items() if pid not in left]
+
+    def hangs(self, case: str) -> None:
+        """Find out after a limit was passed whether the server answers anything; if not it is not asked again."""
+        limit = min(self.plan.limits.request, self.plan.limits.stacks)
+        probe = Client(self.server.url, self.client.model, limit)
+        try:
+            probe.complete(self.prompt(), 1)
+        except LimitError:
+            self.down = f"the server hangs since {case}: not even one token came within {limit:.0f} s"
+        except TrialError:
+            pass  # it answers, if only with an error: the cases that follow tell
+        finally:
+            probe.close()
 
     def look(self) -> str:
         """Note whether the server still lives, and return why not."""
@@ -99,6 +132,7 @@ class Trial:
     def finish_group(self) -> None:
         """End the current server."""
         if self._running is not None:
+            self._running.watch.end()
             self._running.client.close()
             self._running.server.close()
             self._running = None
@@ -116,16 +150,30 @@ class Trial:
             return self._running.look()
         return ""
 
-    def keep_evidence(self, group: Group, *, stacks: bool) -> str:
-        """Keep the log's end (and stacks) of a group's server, and return the line that says why."""
+    def keep_evidence(self, group: Group, case: str, error: BaseException | None) -> str:
+        """Keep what can be known of a group's server after a bad case, and return the log's line that says why.
+
+        After a limit was passed these are the stacks too; of a server that has ended, how it ended.
+        """
         running = self._running
         if running is None or running.group.name != group.name or not running.server.ours:
             return ""
-        log = running.server.log()
-        found = running.server.stacks(self.plan.limits.stacks) if stacks else ""
-        self.results.keep(group.name, logs.tail(log), found)
+        server, limits = running.server, self.plan.limits
+        more: dict[str, Any] = {"requests": running.client.ledger.facts(), "gone": running.gone()}
+        stacks, breach = "", ""
+        if isinstance(error, LimitError):
+            breach = f"{case}: {error} (limit {error.phase!r})"
+            stacks = f"at {case}\n{running.watch.taken() or server.stacks(limits.stacks)}"
+            more["device"] = device_text(self.plan.device)
+        if (code := server.exit_code()) is not None:
+            more["ending"] = ending_of(code, oom_killed=server.oom_killed())
+        log = server.log()
+        self.results.keep(group.name, logs.tail(log), stacks, breach=breach, **more)
         line = logs.telling_line(log[running.mark :])
-        return line or (logs.telling_line(log) if running.look() else "")
+        line = line or (logs.telling_line(log) if running.look() else "")
+        if isinstance(error, LimitError) and error.phase in ("request", "case") and not running.look():
+            running.hangs(case)
+        return line
 
     def _start(self, group: Group) -> Running:
         name = SERVED.format(model=group.model)
