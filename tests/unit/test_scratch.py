@@ -439,6 +439,18 @@ def test_inherited_methods_of_another_module_are_read() -> None:
     )
     other = "vllm/model_executor/models/other.py"
     assert analyse(text, other).hazards == ()
+    own = textwrap.dedent(
+        """
+        import torch
+        from .layer import Layer
+
+        class Other(Layer):
+            def forward_xpu(self, hidden_states, output):
+                out = torch.empty((1, 4), dtype=torch.float16)
+                torch.ops._xpu_C.gdn_attention(out, self.dt_bias)
+        """
+    )
+    assert only(analyse(own, other, {PATH: ast.parse(base)}.get)).parameter == "self.dt_bias"
     hazard = only(analyse(text, other, {PATH: ast.parse(base)}.get))
     assert (hazard.cls, hazard.uses[0].path, hazard.uses[0].method) == ("Other", PATH, "Layer.forward_xpu")
 

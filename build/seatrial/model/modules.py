@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,8 +20,10 @@ class Source:
     tree: ast.Module
 
 
-def modules(tree: Tree, word: str, *, below: str = "vllm/") -> Iterator[Source]:
-    """Yield the Python modules below a folder that hold a word; only these are parsed.
+def modules(
+    tree: Tree, word: str, *, below: str = "vllm/", where: Callable[[bytes], bool] = lambda _: True
+) -> Iterator[Source]:
+    """Yield the Python modules below a folder that hold a word, and whose bytes `where` takes; only these are parsed.
 
     Raises:
         IntegrityError: such a module is no Python; says where.
@@ -28,7 +31,7 @@ def modules(tree: Tree, word: str, *, below: str = "vllm/") -> Iterator[Source]:
     for path in tree.paths():
         if path.startswith(below) and path.endswith(".py"):
             data = tree.read(path)
-            if word.encode() in data:
+            if word.encode() in data and where(data):
                 yield Source(path, parse(data, path))
 
 
@@ -72,7 +75,9 @@ def function_line(tree: ast.Module, name: str) -> int:
 
 def cpu_kernel_modules(tree: Tree, kernel: str) -> list[Source]:
     """Return the modules that call a kernel's CPU form (`*<kernel>*_cpu`); its own wrapper does not count."""
-    return [source for source in modules(tree, kernel) if any(_calls_cpu(source.tree, kernel))]
+    form = re.compile(rf"{re.escape(kernel)}\w*_cpu\b".encode())
+    found = modules(tree, kernel, where=lambda data: form.search(data) is not None)
+    return [source for source in found if any(_calls_cpu(source.tree, kernel))]
 
 
 def _calls_cpu(tree: ast.AST, kernel: str) -> Iterator[bool]:

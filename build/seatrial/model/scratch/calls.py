@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from seatrial.model.modules import called
 from seatrial.model.scratch.expressions import Expressions
 from seatrial.model.scratch.found import Span
-from seatrial.model.scratch.kernels import is_kernel
+from seatrial.model.scratch.kernels import is_kernel, takes_float16_alone
 from seatrial.model.scratch.tensors import Argument, Place, allocated, cast, kept
 from seatrial.model.scratch.values import (
     UNKNOWN,
@@ -25,7 +25,7 @@ from seatrial.model.scratch.values import (
     join_all,
     of,
 )
-from seatrial.model.scratch.walk import Frame, MadeError, Reached
+from seatrial.model.scratch.walk import Frame, Reached, WorthwhileError
 
 HELD = frozenset({"register_buffer", "setattr", "register_parameter"})
 
@@ -35,12 +35,6 @@ class Caller(Expressions):
 
     def apply(self, function: Value, base: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
         """Return what calling a value with some arguments may give; `base` is what it is an attribute of."""
-        made = self._apply(function, base, arguments, node, frame)
-        if self.stop and made.buffers:
-            raise MadeError
-        return made
-
-    def _apply(self, function: Value, base: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
         found = [self._into(atom, arguments, node, frame) for atom in sorted(function.atoms, key=_order)]
         followed = [value for value in found if value is not None]
         if followed:
@@ -60,6 +54,8 @@ class Caller(Expressions):
             made = kept(name, base, arguments)
             return made if made is not None else UNKNOWN
         built_in = self._built_in(name, base, arguments, node, frame)
+        if built_in is None and self.stop and any(_holds_buffer(argument.value) for argument in arguments):
+            raise WorthwhileError  # it may be an object of a class from elsewhere
         return built_in if built_in is not None else self._passed(node, arguments)
 
     def _place(self, node: ast.Call, frame: Frame) -> Place:
@@ -145,6 +141,8 @@ class Caller(Expressions):
         return join_all(item.value for item in arguments if item.name == "out") if ref.startswith("torch.") else UNKNOWN
 
     def _reach(self, kernel: str, arguments: list[Argument], node: ast.Call, frame: Frame) -> None:
+        if self.stop:
+            self._weigh(kernel, arguments, frame)
         self.reached.append(
             Reached(
                 cls=frame.owner,
@@ -156,6 +154,18 @@ class Caller(Expressions):
                 where=self.here(),
             )
         )
+
+    def _weigh(self, kernel: str, arguments: Sequence[Argument], frame: Frame) -> None:
+        """End a quick walk where a kernel is given a buffer beside what could make a fault of it."""
+        held = [argument.value.flat() for argument in arguments]
+        mixed = any(_has(atoms, Buffer) and _has(atoms, Follower) for atoms in held)
+        atoms = frozenset().union(*held)
+        parameter = any(isinstance(atom, Follower) and atom.parameter for atom in atoms) or (
+            not self.library.is_whole(frame.cls)
+            and any(isinstance(one.node, ast.Attribute) and one.value == UNKNOWN for one in arguments)
+        )
+        if _has(atoms, Buffer) and (mixed or parameter or takes_float16_alone(kernel)):
+            raise WorthwhileError
 
     def _built_in(  # noqa: PLR0911, PLR0912, C901 - one a function
         self, name: str, base: Value, arguments: list[Argument], node: ast.Call, frame: Frame
@@ -224,6 +234,14 @@ class Caller(Expressions):
     def hold(self, owner: Value, name: str, value: Value, frame: Frame) -> None:
         """Keep a value as an attribute of an object."""
         raise NotImplementedError
+
+
+def _has(atoms: Iterable[object], kind: type) -> bool:
+    return any(isinstance(atom, kind) for atom in atoms)
+
+
+def _holds_buffer(value: Value) -> bool:
+    return _has(value.flat(), Buffer)
 
 
 def _gives_out(arguments: Sequence[Argument]) -> bool:

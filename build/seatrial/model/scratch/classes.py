@@ -123,6 +123,12 @@ class Library:
         found = [value for known in self.lineage(cls) for value in known.assigned.get(name, ())]
         return found if len(found) == 1 else []
 
+    def is_whole(self, name: str) -> bool:
+        """Tell whether every base of a class is known, so that no attribute of it can come from elsewhere."""
+        return all(
+            base in self.classes or base in _PLAIN | MODULE_BASES for one in self.lineage(name) for base in one.bases
+        )
+
     def is_module(self, name: str) -> bool:
         """Tell whether a class is a module of torch's: by its bases, or by having a forward method and some base."""
         line = self.lineage(name)

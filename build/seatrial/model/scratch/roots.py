@@ -14,7 +14,7 @@ from seatrial.model.scratch.spellers import Spellers
 from seatrial.model.scratch.statements import Runner
 from seatrial.model.scratch.tensors import Argument
 from seatrial.model.scratch.values import SIXTEEN, UNKNOWN, Callee, Dtype, Follower, Fresh, Partial, Value, of
-from seatrial.model.scratch.walk import MOST, Frame, MadeError
+from seatrial.model.scratch.walk import MOST, Frame, WorthwhileError
 
 TURNS = 4
 """Walks until attributes hold what they always hold; each may learn from the one before."""
@@ -28,15 +28,15 @@ _NOT_ACTIVATIONS = re.compile(
 def walked(source: str, path: str, read: Reader) -> Runner | None:
     """Return the walk through a module: the kernel calls that it came to, and what was not followed.
 
-    None when nothing in it can be found: it allocates nothing in a literal 16-bit dtype, and calls no kernel that
-    takes float16 alone. That is seen before any other module is read.
+    None when nothing can be found: what it allocates in a literal 16-bit dtype meets nothing, and it calls no kernel
+    that takes float16 alone. That is seen before any other module is read.
     """
     contents = Contents(path, parse(source.encode(), path))
     chosen = None
     if FUSED_WORD not in source:
         spellers = Spellers(contents, source)
         chosen = spellers.classes()
-        if not _allocates(contents, chosen, spellers):
+        if not _may_harm(contents, chosen, spellers):
             return None
     runner = _begun(Library(contents, read))
     for _ in range(TURNS):
@@ -48,8 +48,8 @@ def walked(source: str, path: str, read: Reader) -> Runner | None:
     return runner
 
 
-def _allocates(contents: Contents, chosen: Collection[str], spellers: Spellers) -> bool:
-    """Tell whether walking some classes comes to an allocation in a literal 16-bit dtype.
+def _may_harm(contents: Contents, chosen: Collection[str], spellers: Spellers) -> bool:
+    """Tell whether walking some classes comes to a literal 16-bit allocation that could do harm.
 
     Methods that spell none are walked only where one could come to them: from the module, by a default, by what
     another one gives back, or in an attribute.
@@ -60,7 +60,7 @@ def _allocates(contents: Contents, chosen: Collection[str], spellers: Spellers) 
         held = [value for values in (*runner.attributes.values(), *runner.shared.values()) for value in values.values()]
         if any(_brings_dtype(value) for value in (*given, *held)):
             _turn(runner, contents.path, chosen)
-    except MadeError:
+    except WorthwhileError:
         return True
     return False
 

@@ -14,6 +14,7 @@ from seatrial.model.scratch.guards import DTYPE, Scope
 from seatrial.model.scratch.tensors import Argument
 from seatrial.model.scratch.values import (
     UNKNOWN,
+    Buffer,
     Callee,
     Instance,
     Value,
@@ -23,7 +24,7 @@ from seatrial.model.scratch.values import (
     join_all,
     of,
 )
-from seatrial.model.scratch.walk import DEEPEST, Frame
+from seatrial.model.scratch.walk import DEEPEST, Frame, WorthwhileError
 
 _ANOTHERS = re.compile(r"cache|ssm|conv_state|quant|scale|kv_|weight")
 """Stands in the names of dtypes that are not the model's."""
@@ -295,6 +296,8 @@ class Runner(Caller):
 
     def hold(self, owner: Value, name: str, value: Value, frame: Frame) -> None:
         """Keep a value as an attribute of an object whose class is known."""
+        if self.stop and any(isinstance(atom, Buffer) for atom in value.flat()):
+            raise WorthwhileError
         for atom in owner.atoms:
             if isinstance(atom, Instance) and atom.cls in self.attributes:
                 kept = self.attributes[atom.cls]

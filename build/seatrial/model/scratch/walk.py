@@ -25,8 +25,8 @@ MOST = 20_000
 NO_GUARD = Guard("", 0, frozenset())
 
 
-class MadeError(Exception):
-    """A quick walk came to a buffer."""
+class WorthwhileError(Exception):
+    """A quick walk came to a buffer that a full one may find a fault with."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Walker:
         self.plain = False
         """Conditions do not matter now."""
         self.stop = False
-        """The first buffer ends the walk."""
+        """The first buffer that could do harm ends the walk."""
         self.globals: dict[str, dict[str, Value]] = {path: {} for path in library.homes}
         self.guards: list[Guard] = []
         self.stack: list[ast.AST] = []
