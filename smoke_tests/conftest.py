@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Generator
+from errno import EISDIR
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -43,12 +46,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Check the words of the command line before anything is started."""
     config.addinivalue_line("markers", "case(name): the name that profiles.toml knows a test by")
+    config.addinivalue_line("markers", "golden: a case that needs the golden answers of the served model")
     if config.option.help or config.option.markers:
         return
     given = [name for name in ("image", "url", "venv") if getattr(config.option, name)]
     if len(given) != 1 or not config.option.platform:
         raise pytest.UsageError("give --platform and one of --image, --url and --venv")
     try:
+        _writable(config.option.report)
         subject = _subject(config)
         made = plan(read(), config.option.profile, config.option.platform, subject.base)
         if subject.kind == "url":
@@ -75,6 +80,20 @@ def _subject(config: pytest.Config) -> Subject:
     if option.venv:
         return venv_subject(option.venv, option.base, environment)
     return url_subject(option.url, option.base)
+
+
+def _writable(report: Path | None) -> None:
+    """Find out now, and not after minutes, that the report cannot be written."""
+    if report is None:
+        return
+    try:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        if report.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        with tempfile.TemporaryFile(dir=report.parent):
+            pass
+    except OSError as error:
+        raise PlanError(f"--report {report} cannot be written: {error.strerror}") from None
 
 
 def _without_restarts(made: Plan) -> Plan:
@@ -162,7 +181,7 @@ def running(request: pytest.FixtureRequest, turn: tuple[Group, str]) -> Running:
     found.begin(case)
     if not found.server.ours and case in ("log", "end", "serves-or-refuses"):
         not_run(request, "a server given by --url is not ours to restart, read or end")
-    if found.golden is None and case in ("golden", "one-token", "long-prompt"):
+    if found.golden is None and request.node.get_closest_marker("golden"):
         not_run(request, "the server serves another model than the golden answers are for")
     return found
 
