@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle
 from typing import Any
 
 import torch
 from transformers.models.qwen3_next import modeling_qwen3_next as next_code
+
+from smoke_tests.models.prompts import CHUNK
 
 Fault = Callable[[Any, contextlib.ExitStack], None]
 """Breaks a loaded model; what has to be undone goes on the stack."""
@@ -116,6 +119,63 @@ def transposed(old: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def left_over(layers: int) -> Callable[..., Callable[..., Any]]:
+    """Return a wrapper under which a prompt starts from the state that the layer's last prompt left.
+
+    Args:
+        layers: how many layers call the function in one forward.
+    """
+
+    def wrap(old: Callable[..., Any]) -> Callable[..., Any]:
+        kept: dict[int, Any] = {}
+        turn = cycle(range(layers))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            layer = next(turn)
+            if kwargs.get("initial_state") is None:
+                kwargs["initial_state"] = kept.get(layer)
+            kwargs["output_final_state"] = True
+            out, kept[layer] = old(*args, **kwargs)
+            return out, kept[layer]
+
+        return call
+
+    return wrap
+
+
+def forgets_at_chunk_edges(old: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function under which each chunk of a prompt starts from an empty state."""
+
+    def call(*args: Any, g: torch.Tensor, beta: torch.Tensor, **kwargs: Any) -> Any:
+        parts = []
+        state = None
+        for at in range(0, g.shape[1], CHUNK):
+            piece = slice(at, at + CHUNK)
+            more = {**kwargs, "g": g[:, piece], "beta": beta[:, piece]}
+            out, state = old(*(arg[:, piece] for arg in args), **more)
+            parts.append(out)
+        return torch.cat(parts, 1), state
+
+    return call
+
+
+def other_half(place: int, module: str) -> Fault:
+    """Read one 16-bit input of all modules of a type as the other 16-bit type, as a kernel does that checks nothing."""
+
+    def hook(_module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        given = args[place]
+        other = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}[given.dtype]
+        read = given.contiguous().view(other).to(given.dtype)
+        return (*args[:place], read, *args[place + 1 :])
+
+    def apply(model: Any, stack: contextlib.ExitStack) -> None:
+        for found in model.modules():
+            if type(found).__name__ == module:
+                stack.callback(found.register_forward_pre_hook(hook).remove)
+
+    return apply
+
+
 LAYER = "model.layers"
 GDN = "Qwen3NextGatedDeltaNet"
 RECURRENT, CHUNKED = "torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule"
@@ -140,6 +200,10 @@ FAULTS: Mapping[str, Mapping[str, Fault]] = {
         "the state is lost between steps": patched(GDN, RECURRENT, forgets),
         "one head does not update its state while decoding": patched(GDN, RECURRENT, no_update(3)),
         "the state is read transposed while decoding": patched(GDN, RECURRENT, transposed),
+        "a prompt starts from the state of the one before": patched(GDN, CHUNKED, left_over(3)),
+        "the state is lost at chunk edges": patched(GDN, CHUNKED, forgets_at_chunk_edges),
+        "z is read in the other 16-bit type": other_half(1, "Qwen3NextRMSNormGated"),
+        "the core's output is read in the other 16-bit type": other_half(0, "Qwen3NextRMSNormGated"),
         "the convolution is shifted by one": weight(f"{LAYER}.0.linear_attn.conv1d.weight", rolled),
         "A_log of layer 2 is shifted by one": weight(f"{LAYER}.2.linear_attn.A_log", rolled),
         "dt_bias of layer 1 is shifted by one": weight(f"{LAYER}.1.linear_attn.dt_bias", rolled),
@@ -151,3 +215,11 @@ FAULTS: Mapping[str, Mapping[str, Fault]] = {
     },
 }  # fmt: skip
 """Faults a model."""
+
+GROSS = (
+    "a prompt starts from the state of the one before",
+    "the state is lost at chunk edges",
+    "z is read in the other 16-bit type",
+    "the core's output is read in the other 16-bit type",
+)
+"""Faults that are seen through the rounding of FP8 as well; the others are left to the 16-bit types."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from smoke_tests.models.tokenizer import pieces
 
@@ -22,6 +23,59 @@ LONG, LONG_ANSWER = 1500, 4
 
 SCORED = 160
 """Tokens of the prompt whose own log probabilities are compared; more than two chunks of a chunked delta rule."""
+
+LIMIT = 64
+"""Tokens of a forward that a Gated DeltaNet layer may take as a small batch: `MAX_DECODE_BSZ` of Intel's downstream."""
+
+CHUNK = 512
+"""Tokens of a chunk: `--max-num-batched-tokens` of every server."""
+
+EDGES = {LIMIT: "prompt-64-0", LIMIT + 1: "prompt-65-2", 300: "prompt-300-3"}
+"""Tokens and seeds of prompts that are prefilled in one piece: the largest small batch, one more, and many more."""
+
+CHUNKED = {CHUNK + 1: "prompt-513-1", CHUNK + LIMIT: "prompt-576-3", CHUNK + LIMIT + 1: "prompt-577-2"}
+"""The same of prompts whose second chunk starts from a state: of one token, the largest small batch, one more."""
+
+EDGE_ANSWER = 6
+"""Tokens that are generated after them."""
+
+WATCH, WATCH_SEED, WATCH_ANSWER = 12, "watch-43", 64
+"""Tokens of the prompt that is decoded while others are prefilled, and of its answer; clear margins at first."""
+
+CREW_SEEDS = (
+    2, 3, 5, 7, 10, 12, 13, 17, 18, 19, 20, 23, 24, 25, 26, 27, 30, 31, 35, 36, 41, 43,
+    45, 47, 48, 49, 51, 52, 54, 56, 58, 60, 62, 64, 66, 68, 70, 73, 77, 88, 90, 91, 92, 93,
+    94, 96, 98, 99, 100, 105, 106, 108, 109, 111, 112, 115, 123, 127, 129, 130, 133, 134, 135, 136, 138,
+)  # fmt: skip
+"""Seeds of as many prompts as are one more than a small batch: no two of them can change places unseen. Like all others
+they were chosen among many, here as those for which the reference's own rounding moves little."""
+
+CREW_ANSWER = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is asked: token ids, and how many tokens to generate."""
+
+    ids: list[int]
+    answer: int
+
+
+def gdn_prompts() -> dict[str, Prompt]:
+    """Return the prompts by which the branches of a Gated DeltaNet layer are told apart."""
+    found = {
+        f"prompt-{count}": Prompt(stream_ids(seed, count), EDGE_ANSWER) for count, seed in {**EDGES, **CHUNKED}.items()
+    }
+    found["watch"] = Prompt(stream_ids(WATCH_SEED, WATCH), WATCH_ANSWER)
+    for number, seed in enumerate(CREW_SEEDS):
+        ids = stream_ids(f"crew-{seed}", 2 + 7 * seed % 39)
+        found[crew(number)] = Prompt(ids, CREW_ANSWER)
+    return found
+
+
+def crew(number: int) -> str:
+    """Return the name of one of the crew's prompts."""
+    return f"crew-{number:02}"
 
 
 def stream_ids(seed: str, count: int) -> list[int]:

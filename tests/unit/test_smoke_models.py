@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from smoke_tests.compare import compare_answer, compare_prompt  # noqa: E402
+from smoke_tests.compare import Comparison, compare_answer, compare_prompt  # noqa: E402
 from smoke_tests.models import recipes, tokenizer, weights  # noqa: E402
 from smoke_tests.trial import GOLDEN, read_golden  # noqa: E402
 
@@ -80,12 +81,57 @@ def test_every_byte_is_a_token_and_every_merge_leads_to_one() -> None:
 def test_golden_data_were_proven_to_see_small_faults(model: str) -> None:
     golden = json.loads((GOLDEN / f"{model}.json").read_text())
     proof = golden["proof"]
-    assert not proof.pop("whole")["seen"]
-    assert len(proof) >= 6
-    assert all(entry["seen"] for entry in proof.values())
+    wholes = {name: proof.pop(name) for name in list(proof) if name.startswith("whole, ")}
+    assert not any(entry["seen"] for entry in wholes.values())
+    for whole in wholes:
+        dtype = whole.removeprefix("whole, ")
+        assert sum(name.endswith(f", {dtype}") for name in proof) >= 6
+    assert all(entry["seen"] and entry["by"] for entry in proof.values())
     for dtype, drift in golden["reference_drift"].items():
         for kind, value in drift.items():
             assert golden["tolerance"][dtype][kind] >= value
+
+
+@pytest.mark.parametrize(
+    ("fault", "by"),
+    [
+        ("the state is lost between steps", {"sea", "long", "prompt-64", "prompt-65", "prompt-300", "watch"}),
+        ("a prompt starts from the state of the one before", {"one", "sea", "prompt-64", "prompt-65", "watch"}),
+        ("the state is lost at chunk edges", {"prompt-513"}),
+        (
+            "z is read in the other 16-bit type",
+            {"one", "sea", "long", "prompt-64", "prompt-513", "prompt-577", "watch"},
+        ),
+    ],
+)
+def test_a_fault_of_a_branch_is_seen_by_the_prompts_of_its_cases(fault: str, by: set[str]) -> None:
+    assert set(read_golden("qwen3-next")["proof"][f"{fault}, bfloat16"]["by"]) >= by
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_no_two_of_the_crew_can_change_places_unseen(dtype: str) -> None:
+    golden = read_golden("qwen3-next")
+    crew = [name for name in golden["answers"] if name.startswith("crew-")]
+    assert len(crew) == 65
+    limit = golden["tolerance"][dtype]["top"]
+
+    def seen(name: str, other: str) -> bool:
+        tokens, top = answer_of(golden, other)
+        return bool(compare_answer("", golden["answers"][name], tokens, top, limit).faults)
+
+    assert not any(seen(name, name) for name in crew)
+    assert all(seen(name, other) or seen(other, name) for name, other in combinations(crew, 2))
+
+
+def test_a_mean_is_judged_where_a_data_type_has_a_limit_for_it() -> None:
+    found = Comparison()
+    for off in (0.1, 0.9, 0.8):
+        found.note(off)
+    found.settle({"top": 2.0})
+    found.settle({"top": 2.0, "mean": 0.61})
+    assert not found.faults
+    found.settle({"top": 2.0, "mean": 0.59})
+    assert found.faults == ["log probabilities are off by 0.600 in the mean of 3, tolerance 0.590"]
 
 
 def answer_of(golden: dict, name: str) -> tuple[list[int], list[dict[int, float]]]:
