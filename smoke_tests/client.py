@@ -17,6 +17,9 @@ from smoke_tests.servers import LimitError, TrialError
 TOP = 5
 """Log probabilities that are asked for a step."""
 
+GREEDY = {"temperature": 0, "ignore_eos": True}
+WITH_IDS = {"logprobs": TOP, "return_tokens_as_token_ids": True}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -86,21 +89,26 @@ class Client:
 
     def complete(self, prompt: str | Sequence[int], count: int, **more: Any) -> dict[str, Any]:
         """Return the one choice of a greedy completion of exactly `count` tokens."""
-        body = {"prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True, **more}
+        body = {"prompt": prompt, "max_tokens": count, **GREEDY, **more}
         return choice_of(self.post("/v1/completions", body))
 
     def answer(self, prompt: Sequence[int], count: int) -> Answer:
         """Return a greedy completion with token ids and log probabilities."""
-        found = self.complete(prompt, count, logprobs=TOP, return_tokens_as_token_ids=True)
-        values = found.get("logprobs") or {}
-        if not values.get("tokens") or not values.get("top_logprobs"):
-            raise TrialError("the completion holds no log probabilities although they were asked for")
-        return Answer(
-            text=found["text"],
-            tokens=[token_id(token) for token in values["tokens"]],
-            top=[{token_id(token): value for token, value in step.items()} for step in values["top_logprobs"]],
-            finish=str(found.get("finish_reason")),
-        )
+        return answer_of([self.complete(prompt, count, **WITH_IDS)])
+
+    def list_answers(self, prompts: Sequence[Sequence[int]], count: int) -> list[Answer]:
+        """Return the answers to several prompts of one request, so that they reach the engine together."""
+        body = {"prompt": [list(prompt) for prompt in prompts], "max_tokens": count, **GREEDY, **WITH_IDS}
+        choices = sorted(self.post("/v1/completions", body).get("choices") or (), key=lambda choice: choice["index"])
+        if [choice["index"] for choice in choices] != list(range(len(prompts))):
+            raise TrialError(f"{len(choices)} choices were answered to {len(prompts)} prompts")
+        return [answer_of([choice]) for choice in choices]
+
+    def pieces(self, prompt: Sequence[int], count: int) -> Iterator[dict[str, Any]]:
+        """Yield the streamed pieces of a greedy completion with token ids and log probabilities."""
+        body = {"prompt": list(prompt), "max_tokens": count, **GREEDY, **WITH_IDS}
+        for event in self.stream("/v1/completions", body):
+            yield from event.get("choices") or ()
 
     def answers(self, requests: Sequence[tuple[Sequence[int], int]]) -> list[Answer]:
         """Return the answers to many requests that are all under way at the same time."""
@@ -127,6 +135,21 @@ class http_errors:
             raise LimitError(f"{self._path} was not answered within {self._limit:.0f} s", "request") from None
         if isinstance(error, httpx.HTTPError):
             raise TrialError(f"{self._path} was not answered: {type(error).__name__}: {error}") from None
+
+
+def answer_of(pieces: Sequence[Mapping[str, Any]]) -> Answer:
+    """Return the answer that one choice holds, in one piece or in many."""
+    values = [piece.get("logprobs") or {} for piece in pieces]
+    tokens = [token_id(token) for value in values for token in value.get("tokens") or ()]
+    top = [step for value in values for step in value.get("top_logprobs") or ()]
+    if not tokens or not top:
+        raise TrialError("the completion holds no log probabilities although they were asked for")
+    return Answer(
+        text="".join(piece["text"] for piece in pieces),
+        tokens=tokens,
+        top=[{token_id(token): value for token, value in step.items()} for step in top],
+        finish=str(pieces[-1].get("finish_reason")),
+    )
 
 
 def choice_of(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from typing import Any
 
 PATH = Path(__file__).parent / "profiles.toml"
 
+SILENT = frozenset({"ready", "models", "log", "end"})
+"""Cases for which a server need not answer a single prompt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -20,10 +23,17 @@ class Group:
     dtype: str
     flags: tuple[str, ...]
     cases: tuple[str, ...]
+    quantization: str
+    """What the weights are quantised to while they are loaded; empty: nothing."""
     read_only: bool
     """Whether an image's root file system is read-only in this group."""
     not_supported: Mapping[str, str]
     """Reason by case, for the cases that the base cannot do on this platform."""
+
+    @property
+    def tolerance(self) -> str:
+        """Return the key of the golden file's tolerances."""
+        return f"{self.dtype}-{self.quantization}" if self.quantization else self.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +80,9 @@ def plan(data: Mapping[str, Any], profile: str, platform: str, base: str) -> Pla
             name=entry["name"],
             model=entry["model"],
             dtype=entry["dtype"],
-            flags=(*shared, "--dtype", entry["dtype"], *entry.get("flags", ())),
-            cases=tuple(entry["cases"]),
+            flags=(*shared, "--dtype", entry["dtype"], *quantized(entry), *entry.get("flags", ())),
+            cases=answering(entry),
+            quantization=entry.get("quantization", ""),
             read_only=bool(entry.get("read_only", False)),
             not_supported=refusals(data, entry, platform, base),
         )
@@ -98,11 +109,29 @@ def spread(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             }
 
 
+def quantized(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the flags that quantise the weights while they are loaded."""
+    return ("--quantization", entry["quantization"]) if "quantization" in entry else ()
+
+
+def answering(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a group's cases; one of them has to want an answer: a server that says *ready* may die at the first."""
+    if set(entry["cases"]) <= SILENT:
+        named = ", ".join(entry["cases"]) or "no case"
+        raise PlanError(f"the group {entry['name']} asks nothing of its server: {named}")
+    return tuple(entry["cases"])
+
+
 def refusals(data: Mapping[str, Any], entry: Mapping[str, Any], platform: str, base: str) -> dict[str, str]:
     """Return the reason by case for the cases of a group that are declared as not supported."""
     found: dict[str, str] = {}
     for rule in data.get("not_supported", ()):
-        if base in rule["bases"] and platform in rule["platforms"] and entry["model"] in rule["models"]:
+        if (
+            base in rule["bases"]
+            and platform in rule["platforms"]
+            and entry["model"] in rule["models"]
+            and entry["name"] in rule.get("groups", (entry["name"],))
+        ):
             hit = entry["cases"] if "*" in rule["cases"] else [c for c in entry["cases"] if c in rule["cases"]]
             found.update(dict.fromkeys(hit, rule["reason"]))
     return found

@@ -18,7 +18,10 @@ ONE_TOKEN_TURNS = 8
 
 def judge(running: Running, found: Comparison) -> None:
     """Note what was compared and fail on the first fault."""
-    running.measured.update(steps=found.steps, worst=round(found.worst, 4), tolerance=running.tolerance)
+    found.settle(running.tolerance)
+    running.measured.update(
+        steps=found.steps, worst=round(found.worst, 4), mean=round(found.mean, 4), tolerance=running.tolerance
+    )
     if found.faults:
         raise TrialError(f"{found.faults[0]}" + (f" (and {len(found.faults) - 1} more)" if found.faults[1:] else ""))
     if not found.steps:
@@ -36,6 +39,7 @@ def one_by_one(running: Running, names: tuple[str, ...]) -> Comparison:
     return total
 
 
+@pytest.mark.golden
 @pytest.mark.case("golden")
 def test_golden(running: Running) -> None:
     """Tokens and log probabilities agree with the reference, and so do those of a prompt's own tokens."""
@@ -52,6 +56,7 @@ def test_golden(running: Running) -> None:
     judge(running, total)
 
 
+@pytest.mark.golden
 @pytest.mark.case("one-token")
 def test_one_token(running: Running) -> None:
     """A prompt of one token is answered from an empty state, also when its place was another request's before."""
@@ -65,6 +70,7 @@ def test_one_token(running: Running) -> None:
     judge(running, total)
 
 
+@pytest.mark.golden
 @pytest.mark.case("long-prompt")
 def test_long_prompt(running: Running) -> None:
     """A prompt of several chunks is answered as the reference answers it in one piece."""

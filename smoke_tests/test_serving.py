@@ -66,6 +66,8 @@ def test_serves_or_refuses(running: Running) -> None:
     running.measured["worst"] = round(found.worst, 4)
     if found.faults:
         raise TrialError(found.faults[0])
+    if running.group.not_supported:
+        raise TrialError("it serves, and profiles.toml declares the group's other cases as not supported: promise them")
 
 
 @pytest.mark.case("log")

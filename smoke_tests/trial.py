@@ -79,7 +79,7 @@ class Running:
     def tolerance(self) -> dict[str, float]:
         """Return the allowed differences of log probabilities for the group's data type."""
         assert self.golden is not None
-        return dict(self.golden["tolerance"][self.group.dtype])
+        return dict(self.golden["tolerance"][self.group.tolerance])
 
     def prompt(self, name: str = "sea") -> list[int]:
         """Return the token ids of a golden prompt; plain small ids where the model is another."""

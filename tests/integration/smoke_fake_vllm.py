@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A stand-in for `vllm serve` that answers from the golden data, and can go wrong in chosen ways.
 
-FAULT (environment) names the way: see the table at the end of `Handler.do_POST` and in `main`.
+FAULT (environment, words with commas) names the ways; `shift_of` and `Handler` hold most of them.
 It exists to see every check of the smoke suite red; what it says of vLLM is nothing.
 """
 
@@ -13,16 +13,20 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-FAULT = os.environ.get("FAULT", "")
+FAULT = set(os.environ.get("FAULT", "").split(","))
 NAME = sys.argv[sys.argv.index("--served-model-name") + 1]
 DTYPE = sys.argv[sys.argv.index("--dtype") + 1]
 GOLDEN = json.loads((Path(os.environ["GOLDEN"]) / f"{NAME.removeprefix('seatrial-')}.json").read_text())
 BY_IDS = {tuple(entry["ids"]): entry for entry in GOLDEN["answers"].values()}
 CALLS = {"n": 0}
+WORKER: list[int] = []
+BLOCKS = 200
+EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
 def say(text: str) -> None:
@@ -30,10 +34,60 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def logprobs(entry: dict[str, Any], count: int) -> dict[str, Any]:
-    shift = 0.9 if FAULT == "wrong-logits" else 0.0
+class Engine:
+    """Counts steps as vLLM does; a request that comes while a stream is open shares the stream's steps."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.sizes: list[int] = []
+        self.tokens = self.finished = self.streams = 0
+
+    def run(self, prompts: list[list[int]], count: int) -> None:
+        """Count a request."""
+        with self.lock:
+            groups = [[prompt] for prompt in prompts] if "serial" in FAULT else [prompts]
+            if not self.streams:
+                for group in groups:
+                    self.sizes += [sum(map(len, group)) + len(group), *[len(group)] * (count - 1)]
+            self.tokens += sum(map(len, prompts)) + count * len(prompts)
+            self.finished += len(prompts)
+            self.lock.notify_all()
+
+    def metrics(self) -> str:
+        """Return the text of /metrics."""
+        name = "vllm:iteration_tokens_total"
+        with self.lock:
+            lines = [f'{name}_bucket{{le="{edge}"}} {sum(size <= edge for size in self.sizes)}' for edge in EDGES]
+            lines += [f'{name}_bucket{{le="+Inf"}} {len(self.sizes)}', f'{name}_count{{engine="0"}} {len(self.sizes)}']
+            lines += [f'{name}_sum{{engine="0"}} {self.tokens}', 'vllm:num_preemptions_total{engine="0"} 0.0']
+            lines += [f'vllm:request_success_total{{finished_reason="length"}} {self.finished}']
+            return "\n".join([*lines, f'vllm:cache_config_info{{num_gpu_blocks="{BLOCKS}"}} 1.0', ""])
+
+
+ENGINE = Engine()
+
+
+def shift_of(ids: list[int], company: int) -> float:
+    """Return how far the log probabilities of an answer are off.
+
+    Args:
+        company: prompts of the request.
+    """
+    ways = {
+        "wrong-logits": True,
+        "wrong-alone": company == 1 and not ENGINE.streams,
+        "wrong-small": 1 < company <= 64 and not ENGINE.streams,
+        "wrong-large": company > 64,
+        "wrong-mixed": ENGINE.streams > 0,
+        "left-over": ENGINE.finished > BLOCKS and len(ids) == 1,
+        f"wrong-length-{len(ids)}": company == 1,
+    }
+    return 0.9 if any(ways.get(fault) for fault in FAULT) else 0.0
+
+
+def logprobs(entry: dict[str, Any], count: int, shift: float) -> dict[str, Any]:
     steps = [entry["top"][at % len(entry["top"])] for at in range(count)]
-    value = float("nan") if FAULT == "nan" else None
+    value = float("nan") if "nan" in FAULT else None
     return {
         "tokens": [f"token_id:{step[0][0]}" for step in steps],
         "top_logprobs": [
@@ -41,6 +95,16 @@ def logprobs(entry: dict[str, Any], count: int) -> dict[str, Any]:
             for step in steps
         ],
     }
+
+
+def text_of(body: dict[str, Any]) -> str:
+    text = "abcdefghijklmnop"[: body["max_tokens"]]
+    text = "\0" * body["max_tokens"] if "nan" in FAULT else text
+    if "unsteady" in FAULT and CALLS["n"] > 12:
+        text = text[::-1]
+    if "response_format" in body or "tools" in body:
+        text = '{"side": "port", "open": true}' if "no-grammar" not in FAULT else "port!"
+    return body["structured_outputs"].get("choice", ["abc-12"])[-1] if "structured_outputs" in body else text
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -59,54 +123,116 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         answers = {
-            "/health": (503, {}) if FAULT == "never-ready" else (200, {}),
-            "/version": (200, {"version": "0.9.9" if FAULT == "stale" else "0.28.0"}),
+            "/health": (503, {}) if "never-ready" in FAULT else (200, {}),
+            "/version": (200, {"version": "0.9.9" if "stale" in FAULT else "0.28.0"}),
             "/v1/models": (200, {"data": [{"id": NAME}]}),
+            "/metrics": (404, {}) if "no-metrics" in FAULT else (200, ENGINE.metrics().encode()),
         }
         self.send(*answers.get(self.path, (404, {})))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         CALLS["n"] += 1
-        if FAULT == "hang":
+        if "hang" in FAULT:
             time.sleep(3600)
-        if FAULT == "dies":
+        if "crashes" in FAULT:
+            say("(Worker pid=1) INFO 11-30 22:10:58 [x.py:1] about to read what is not there")
+            os.kill(os.getpid(), signal.SIGSEGV)
+            time.sleep(5)
+        if "loses-a-worker" in FAULT:
+            os.kill(WORKER[0], signal.SIGKILL)
+            say("(APIServer pid=1) ERROR 11-30 22:10:58 [x.py:1] EngineDeadError: EngineCore encountered an issue.")
+            self.send(500, {"error": {"message": "EngineCore encountered an issue."}})
+            return
+        if "endless-stream" in FAULT and body.get("stream"):
+            self.stream_for_ever()
+        if "dies" in FAULT:
             say("(Worker pid=1) ERROR 11-30 22:10:58 [x.py:1] RuntimeError: initial_state dtype mismatch")
             os._exit(9)
-        text = "abcdefghijklmnop"[: body["max_tokens"]]
         count = body["max_tokens"]
-        text = "\0" * count if FAULT == "nan" else text
-        chat = self.path.endswith("chat/completions")
-        if FAULT == "unsteady" and CALLS["n"] > 12:
-            text = text[::-1]
-        if "response_format" in body or "tools" in body:
-            text = '{"side": "port", "open": true}' if FAULT != "no-grammar" else "port!"
-        text = body["structured_outputs"].get("choice", ["abc-12"])[-1] if "structured_outputs" in body else text
         usage = {"prompt_tokens": len(body.get("prompt", "")), "completion_tokens": count}
-        if body.get("stream"):
-            pieces = list(text)[: -1 if FAULT == "short-stream" else None]
-            part = (lambda piece: {"delta": {"content": piece}}) if chat else (lambda piece: {"text": piece})
-            events = [{"choices": [part(piece)]} for piece in pieces] + [{"choices": [], "usage": usage}]
+        if body.get("stream") and body.get("logprobs") is not None:
+            self.stream_slowly(body)
+        elif body.get("stream"):
+            events = [*self.pieces(text_of(body)), {"choices": [], "usage": usage}]
             lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
             self.send(200, lines.encode(), "text/event-stream")
-            return
-        choice: dict[str, Any] = {"finish_reason": "length", "text": text}
-        if chat:
+        else:
+            self.send(200, {"choices": self.choices(body), "usage": usage})
+
+    def pieces(self, text: str) -> Iterator[dict[str, Any]]:
+        chat = self.path.endswith("chat/completions")
+        for piece in list(text)[: -1 if "short-stream" in FAULT else None]:
+            yield {"choices": [{"delta": {"content": piece}} if chat else {"text": piece}]}
+
+    def choices(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        count, text = body["max_tokens"], text_of(body)
+        if self.path.endswith("chat/completions"):
             call = {"function": {"name": "set_hatch", "arguments": text}}
             message = {"role": "assistant", "content": text, "tool_calls": [call] if "tools" in body else []}
-            choice = {"message": message, "logprobs": {"content": [{"logprob": -1.0}] * count}}
-        elif body.get("logprobs") is not None:
-            wanted = body["prompt"] if isinstance(body["prompt"], list) else []
-            choice["logprobs"] = logprobs(BY_IDS.get(tuple(wanted), next(iter(BY_IDS.values()))), count)
-            if FAULT == "unsteady" and CALLS["n"] % 5 == 0:
-                choice["logprobs"]["tokens"][0] = "token_id:1"
-        if "prompt_logprobs" in body:
-            scored = GOLDEN["scored"]
-            choice["prompt_logprobs"] = [
-                {str(token): {"logprob": value}} if at else None
-                for at, (token, value) in enumerate(zip(scored["ids"], scored["logprobs"], strict=True))
-            ]
-        self.send(200, {"choices": [choice], "usage": usage})
+            return [{"message": message, "logprobs": {"content": [{"logprob": -1.0}] * count}}]
+        given = body["prompt"]
+        lists = given if isinstance(given, list) and isinstance(given[0], list) else [given]
+        if "serial" in FAULT:
+            with ENGINE.lock:
+                ENGINE.lock.wait_for(lambda: not ENGINE.streams, 3)
+        shifts = [shift_of(prompt, len(lists)) for prompt in lists]
+        if isinstance(given, list):
+            ENGINE.run(lists, count)
+        turned = lists[1:] + lists[:1] if "swapped" in FAULT else lists
+        found = []
+        for index, (prompt, shift) in enumerate(zip(turned, shifts, strict=True)):
+            choice: dict[str, Any] = {"finish_reason": "length", "text": text, "index": index}
+            if body.get("logprobs") is not None:
+                choice["logprobs"] = logprobs(BY_IDS.get(tuple(prompt), next(iter(BY_IDS.values()))), count, shift)
+                if "unsteady" in FAULT and CALLS["n"] % 5 == 0:
+                    choice["logprobs"]["tokens"][0] = "token_id:1"
+            if "prompt_logprobs" in body:
+                scored = GOLDEN["scored"]
+                choice["prompt_logprobs"] = [
+                    {str(token): {"logprob": value}} if at else None
+                    for at, (token, value) in enumerate(zip(scored["ids"], scored["logprobs"], strict=True))
+                ]
+            found.append(choice)
+        return found
+
+    def stream_for_ever(self) -> None:
+        """Send tokens and never an end."""
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        chat = self.path.endswith("chat/completions")
+        event = {"choices": [{"delta": {"content": "a"}} if chat else {"text": "a"}]}
+        while True:
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            time.sleep(0.05)
+
+    def stream_slowly(self, body: dict[str, Any]) -> None:
+        """Send one token at first, and the others when a second request came in meanwhile, or after a second."""
+        ids, count = body["prompt"], body["max_tokens"]
+        whole = logprobs(BY_IDS[tuple(ids)], count, 0.0)
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        with ENGINE.lock:
+            ENGINE.streams += 1
+            before = ENGINE.finished
+        for at in range(count):
+            value = {key: [whole[key][at]] for key in whole}
+            event = {"choices": [{"text": "a", "index": 0, "logprobs": value}]}
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            if at == 0:
+                self.wfile.flush()
+                with ENGINE.lock:
+                    ENGINE.lock.wait_for(lambda: ENGINE.finished > before, 1)
+        with ENGINE.lock:
+            ENGINE.streams -= 1
+        ENGINE.run([ids], count)
+        self.wfile.write(b"data: [DONE]\n\n")
 
 
 class Server(ThreadingHTTPServer):
@@ -116,17 +242,21 @@ class Server(ThreadingHTTPServer):
 
 def main() -> None:
     say("(APIServer pid=1) INFO 11-30 22:02:58 [fake.py:1] starting")
-    if DTYPE == "float16" and FAULT != "takes-anything":
-        reason = "Value error, --dtype float16 cannot be used" + ("" if FAULT == "gruff" else ": use --dtype bfloat16")
+    if DTYPE == "float16" and "takes-anything" not in FAULT:
+        reason = "Value error, --dtype float16 cannot be used" + ("" if "gruff" in FAULT else ": use --dtype bfloat16")
         sys.exit(f"(APIServer pid=1)   {reason}")
-    if FAULT == "traceback":
+    if "traceback" in FAULT:
         say("Traceback (most recent call last):\nValueError: swallowed")
     server = Server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler)
-    if FAULT == "leaves-a-child" and os.fork() == 0:
+    if "leaves-a-child" in FAULT and os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(3600)
-    code = 3 if FAULT == "bad-exit" else 0
-    if FAULT == "ignores-sigterm":
+    if "loses-a-worker" in FAULT:
+        WORKER.append(os.fork())
+        if WORKER[0] == 0:
+            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(3600)", "worker"])
+    code = 3 if "bad-exit" in FAULT else 0
+    if "ignores-sigterm" in FAULT:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(code))

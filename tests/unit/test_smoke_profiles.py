@@ -31,12 +31,12 @@ def test_both_readers_agree(profile: str, platform: str, base: str) -> None:
     }
 
 
-def test_what_the_old_base_cannot_do_is_declared() -> None:
-    found = expected_cases(SUITE, "basic", "0.15.1", "cpu")
-    assert set(found.not_supported) == {case for case in found.cases if case.startswith("qwen3-next")}
-    assert "Gated DeltaNet" in found.not_supported["qwen3-next/first-request"]
-    assert "qwen3-next/golden" not in expected_cases(SUITE, "basic", "0.28.0", "cpu").not_supported
-    assert not expected_cases(SUITE, "basic", "0.15.1", "cuda-sm90").not_supported
+def test_both_bases_serve_both_models() -> None:
+    for base in ("0.15.1", "0.28.0"):
+        assert not expected_cases(SUITE, "basic", base, "cpu").not_supported
+    assert not expected_cases(SUITE, "gdn", "0.15.1", "cuda-sm90").not_supported
+    declared = expected_cases(SUITE, "gdn", "0.15.1", "cpu").not_supported
+    assert {case.partition("/")[0] for case in declared} == {"gdn-fp8"}
 
 
 def test_every_kind_of_request_is_the_first_of_some_server() -> None:
@@ -51,6 +51,39 @@ def test_every_case_has_one_test() -> None:
     text = "".join(path.read_text() for path in SUITE.glob("test_*.py"))
     named = {case for entry in DATA["profiles"]["basic"]["groups"] for case in entry["cases"]}
     assert all(text.count(f'"{case}"') >= 1 for case in named)
+
+
+GROUPS = ("gdn-bfloat16", "gdn-float16", "gdn-fp8")
+
+
+@pytest.mark.parametrize("platform", list(DATA["platforms"]))
+@pytest.mark.parametrize("base", ["0.15.1", "0.28.0"])
+def test_gdn_asks_the_same_of_each_data_type(platform: str, base: str) -> None:
+    groups = {group.name: group for group in profiles.plan(DATA, "gdn", platform, base).groups}
+    asked = [set(groups[name].cases) - profiles.SILENT - {"first-request", "serves-or-refuses"} for name in GROUPS]
+    assert asked[0] == asked[1] == asked[2]
+    assert {"decode-1", "decode-64", "decode-65", "prefill-1", "chunks-1", "mixed", "reused-slots"} <= asked[0]
+    assert [groups[name].tolerance for name in GROUPS] == ["bfloat16", "float16", "bfloat16-fp8"]
+    assert "--quantization" not in groups["gdn-bfloat16"].flags
+    assert groups["gdn-fp8"].flags[groups["gdn-fp8"].flags.index("--quantization") + 1] == "fp8"
+    assert groups["gdn-first-request"].cases == ("ready", "first-request", "log", "end")
+    fp8 = groups["gdn-fp8"].not_supported
+    assert set(fp8) == (set(groups["gdn-fp8"].cases) if platform in ("cpu", "cuda-sm80") else set())
+
+
+def test_a_data_type_that_a_base_refuses_is_declared_by_group() -> None:
+    refused = expected_cases(SUITE, "gdn", "0.28.0", "cpu").not_supported
+    assert "gdn-float16/serves-or-refuses" not in refused
+    assert "gdn-float16/decode-64" in refused
+    assert "gdn-bfloat16/decode-64" not in refused
+
+
+@pytest.mark.parametrize("cases", [["ready"], ["ready", "models", "log", "end"], []])
+def test_a_group_that_asks_nothing_is_refused(cases: list[str]) -> None:
+    group = {"name": "idle", "model": "qwen3", "dtype": "bfloat16", "cases": cases}
+    data = {**DATA, "profiles": {"idle": {"groups": [group]}}}
+    with pytest.raises(profiles.PlanError, match="idle asks nothing of its server"):
+        profiles.plan(data, "idle", "cpu", "0.28.0")
 
 
 def test_unknown_words_are_usage_errors() -> None:
