@@ -285,8 +285,13 @@ def good_labels() -> dict[str, str]:
 
 def good_records() -> dict[str, str]:
     """Return the digests of the good image's RECORDs, from its wheels so to say."""
+    return records_of(good_disk())
+
+
+def records_of(disk: Disk) -> dict[str, str]:
+    """Return the digest over each RECORD of a disk, by distribution."""
     found: dict[str, str] = {}
-    for path, (data, _) in good_disk().files.items():
+    for path, (data, _) in disk.files.items():
         if path.endswith(".dist-info/RECORD"):
             rows = [line.split(",") for line in data.decode().splitlines()]
             name = path.split("/")[-2].split("-")[0].replace("_", "-")

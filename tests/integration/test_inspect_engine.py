@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,9 +22,10 @@ from seatrial.model.errors import UsageError
 from seatrial.model.expectation import Allowance
 from seatrial.model.report import Case, Outcome, Report
 from seatrial.ports.console import Console
+from seatrial.ports.engine_layout import loaded_layout
 from seatrial.ports.images import OWNER_LABEL, DockerImages
 from seatrial.stages.inspect import CASES, inspect_image
-from tests.imagemaker import SITE, Disk, good_expectation, good_labels, loader_cache
+from tests.imagemaker import SITE, Disk, good_expectation, good_labels, loader_cache, records_of
 
 pytestmark = pytest.mark.engine
 
@@ -131,12 +134,13 @@ def disk() -> Disk:
         },
         ["torch==2.13.0"],
     )
+    RECORDS.update(records_of(disk))
     return disk
 
 
 CONFIGURATION = (
     "USER 10001:10001",
-    "ENV PATH=/opt/vllm/bin:/usr/bin HOME=/home/vllm VLLM_ROW=1",
+    "ENV PATH=/opt/vllm/bin:/usr/bin HOME=/home/vllm VLLM_ROW=1 TORCHDYNAMO_DISABLE=1",
     'ENTRYPOINT ["vllm","serve"]',
     'HEALTHCHECK CMD ["/opt/vllm/bin/python3","-c","pass"]',
     "STOPSIGNAL SIGTERM",
@@ -145,6 +149,8 @@ CONFIGURATION = (
 )
 
 Load = Callable[..., str]
+RECORDS: dict[str, str] = {}
+"""Digests over the RECORDs that the fixture's distributions were installed with."""
 
 
 @pytest.fixture
@@ -158,7 +164,8 @@ def load(client: docker.DockerClient) -> Iterator[Load]:
 
     yield load
     for image in made:
-        client.images.remove(image, force=True)
+        with contextlib.suppress(ImageNotFound):
+            client.images.remove(image, force=True)
 
 
 def changed(disk: Disk, **files: bytes) -> Disk:
@@ -169,7 +176,13 @@ def changed(disk: Disk, **files: bytes) -> Disk:
 
 def inspected(client: docker.DockerClient, image: str, **changes: object) -> Report:
     machine_python = Allowance(check="leftovers", pattern=f"{PYTHON}/*", why="the interpreter of this machine as it is")
-    values = {"operators": {"vllm._csv": ()}, "over_wheels_mb": 200, "allowances": (machine_python,), **changes}
+    values = {
+        "records": dict(RECORDS),
+        "operators": {"vllm._csv": ()},
+        "over_wheels_mb": 200,
+        "allowances": (machine_python,),
+        **changes,
+    }
     return inspect_image(image, good_expectation(**values), DockerImages(client), Console(out=io.StringIO(), ci=False))
 
 
@@ -257,5 +270,58 @@ def test_an_image_without_expectation_is_looked_at_and_not_passed(
 ) -> None:
     report = inspect_image(load(disk), None, DockerImages(client), Console(out=io.StringIO(), ci=False))
     not_run = {case.name for case in report.bad if case.outcome is Outcome.NOT_RUN}
-    assert not_run == {"distributions", "version", "patched-files", "labels", "environment", "size"}
+    assert not_run == {"distributions", "locked-files", "version", "patched-files", "labels", "environment", "size"}
     assert (report.base, report.platform) == ("0.28.0", "unknown")
+
+
+def test_the_layers_are_read_as_the_engine_saves_them(client: docker.DockerClient, disk: Disk, load: Load) -> None:
+    """Both packings: what `docker import` makes, and a layer above that covers and deletes files of it."""
+    lower = load(
+        Disk({**disk.files, "/root/.netrc": (b"machine a login b password c", 0o600)}, disk.folders, disk.links)
+    )
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        text = f"FROM {lower}\nUSER 0\nCOPY gone /root/.netrc\n".encode()
+        for name, data in (("Dockerfile", text), ("gone", b"")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    context.seek(0)
+    image = str(client.images.build(fileobj=context, custom_context=True, network_mode="none")[0].id)
+    try:
+        case = case_of(inspected(client, image), "layers")
+        assert "layer 1 of 2 still has what a later one hides: /root/.netrc holds logins" in case.reason
+        assert case_of(inspected(client, image), "secrets").outcome is Outcome.PASSED
+    finally:
+        client.api.remove_image(image, noprune=True, force=True)
+
+
+def test_a_shell_that_a_global_preload_breaks_is_red(client: docker.DockerClient, disk: Disk, load: Load) -> None:
+    bash = Path("/bin/bash")
+    held = {f"{LIBRARIES}/{name}": (where.read_bytes(), 0o644) for name, where in libraries(bash).items()}
+    files = {**held, **disk.files, "/usr/bin/bash": (bash.read_bytes(), 0o755)}
+    with_shell = Disk(files, disk.folders, {**disk.links, "/bin": "usr/bin"})
+    good = case_of(inspected(client, load(with_shell)), "shell")
+    assert good.measured["shell"] == "/bin/bash"
+    assert "env" in good.reason or good.outcome is Outcome.PASSED
+    bad = case_of(inspected(client, load(with_shell, "ENV LD_PRELOAD=/nowhere.so")), "shell")
+    assert any("cannot be preloaded" in line for line in bad.measured["problems"])
+
+
+def test_a_layout_is_lent_without_a_name_and_taken_away_again(
+    client: docker.DockerClient, disk: Disk, load: Load, tmp_path: Path
+) -> None:
+    image = load(disk)
+    client.api.tag(image, "seatrial-test/layout", "latest")
+    archive = tmp_path / "layout.tar"
+    with archive.open("wb") as stream:
+        for block in client.api.get_image("seatrial-test/layout:latest"):
+            stream.write(block)
+    client.api.remove_image("seatrial-test/layout:latest", noprune=True)
+    with contextlib.suppress(ImageNotFound):  # gone with its last name, or still there without one
+        client.api.remove_image(image, noprune=True, force=True)
+    with loaded_layout(client, archive) as lent:
+        assert client.api.inspect_image(lent)["RepoTags"] == []
+        assert case_of(inspected(client, lent), "version").outcome is Outcome.PASSED
+    with pytest.raises(ImageNotFound):
+        client.images.get(lent)

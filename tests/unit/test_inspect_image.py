@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from seatrial.model.expectation import Allowance, Expectation
 from seatrial.model.report import Case, Outcome, Report
 from seatrial.ports.console import Console
 from seatrial.ports.images import ImageFacts, OneRun
+from seatrial.ports.layers import Hidden, LayerSummary
 from seatrial.stages.inspect import CASES, CHECKS, inspect_image
 from tests.imagemaker import DIGEST, SITE, SYSTEM, MemoryImages, elf_bytes, good_expectation, good_labels
 from tests.inspect_faults import MORE
@@ -384,6 +387,27 @@ def test_an_engine_that_went_away_is_no_fault_of_the_image() -> None:
 
     with pytest.raises(EngineError, match="gone"):
         inspected(Gone(), good_expectation())
+
+
+def test_layers_that_were_read_where_they_were_built_are_not_asked_for_again() -> None:
+    class NoArchive(MemoryImages):
+        def archive(self, image: str) -> AbstractContextManager[Iterable[bytes]]:
+            raise AssertionError("asked again")
+
+    hidden = (Hidden("/root/.netrc", 1, 9, None),)
+    console = Console(out=io.StringIO(), ci=False)
+    report = inspect_image("x", good_expectation(), NoArchive(), console, LayerSummary((9, 1), hidden))
+    assert "layer 1 of 2 still has what a later one hides: /root/.netrc" in case_of(report, "layers").reason
+
+
+def test_layers_that_cannot_be_read_end_the_inspection() -> None:
+    class Cut(MemoryImages):
+        @contextlib.contextmanager
+        def archive(self, image: str) -> Iterator[Iterable[bytes]]:
+            yield [b"x" * 2000]
+
+    with pytest.raises(EngineError, match="layers could not be read"):
+        inspected(Cut(), good_expectation())
 
 
 @pytest.mark.parametrize("cut", [0, 512, 1536, 5000])

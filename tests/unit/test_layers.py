@@ -7,12 +7,13 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 import zstandard
 
 from seatrial.model.errors import EngineError
-from seatrial.ports.layers import Layer, hidden_files, read_layers
+from seatrial.ports.layers import Layer, hidden_files, keep_summary, kept_summary, read_layers, summary
 from tests.imagemaker import Disk, saved
 
 
@@ -59,6 +60,43 @@ def test_layers_come_in_the_manifests_order_and_not_in_the_archives() -> None:
             member.size = len(body)
             archive.addfile(member, io.BytesIO(body))
     assert [list(one.files) for one in read_layers(pieces(target.getvalue()), lambda *_: False)] == [["/one"], ["/two"]]
+
+
+def test_an_archive_as_buildx_writes_it_is_read_by_its_index() -> None:
+    one, two = layer("/one"), layer("/two")
+    manifest = {"layers": [{"digest": "sha256:b"}, {"digest": "sha256:a"}]}
+    index = {"manifests": [{"digest": "sha256:inner"}]}
+    members = {
+        "blobs/sha256/a": two,
+        "blobs/sha256/b": zstandard.compress(one),
+        "blobs/sha256/inner": json.dumps({"manifests": [{"digest": "sha256:m"}]}).encode(),
+        "blobs/sha256/m": json.dumps(manifest).encode(),
+        "index.json": json.dumps(index).encode(),
+        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+    }
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, body in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
+    assert [list(found.files) for found in read_layers(pieces(target.getvalue()), lambda *_: False)] == [
+        ["/one"],
+        ["/two"],
+    ]
+
+
+def test_a_summary_is_the_same_after_it_was_kept(tmp_path: Path) -> None:
+    digest = "sha256:" + "a" * 64
+    seen = summary(read(layer("/a/x.key", "/b"), layer("/.wh.a", "/.wh.b")))
+    assert [(one.path, one.data) for one in seen.hidden] == [("/a/x.key", b"data"), ("/b", None)]
+    assert kept_summary(tmp_path, digest) is None
+    keep_summary(seen, tmp_path, digest)
+    assert kept_summary(tmp_path, digest) == seen
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    file.write_text("{}")
+    assert kept_summary(tmp_path, digest) is None
 
 
 def test_a_file_is_hidden_by_one_of_its_name_and_by_a_mark_for_it_or_a_folder_above() -> None:

@@ -9,7 +9,7 @@ from seatrial.cli.verb import Context, Verb
 from seatrial.flow.operators import lock_operators
 from seatrial.flow.project import choose_base
 from seatrial.flow.shop import open_shop
-from seatrial.flow.trial import kept_expectation
+from seatrial.flow.trial import kept_expectation, known_layers
 from seatrial.model.errors import FindingsError, LockError
 from seatrial.model.expectation import Expectation
 from seatrial.model.report import Outcome, Report
@@ -50,7 +50,8 @@ def _inspect(context: Context, options: argparse.Namespace) -> int:
             context.console.line(
                 f"compared with what the build of {expected.base} on {expected.platform} expected of it"
             )
-        report = inspect_image(digest, expected, images, context.console)
+        known = known_layers(open_shop(context.project, context.console), digest)
+        report = inspect_image(digest, expected, images, context.console, known)
     context.console.result(report.model_dump(mode="json", by_alias=True))
     wrong = [case for case in report.cases if case.outcome in (Outcome.FAILED, Outcome.ERROR)]
     unknown = [case for case in report.cases if case.outcome is Outcome.NOT_RUN]

@@ -8,6 +8,7 @@ from typing import Any
 
 import docker
 
+from seatrial.flow.image import LAYERS
 from seatrial.flow.materials import patched_files, restored_files
 from seatrial.flow.plan import BuildPlan
 from seatrial.flow.shop import Shop
@@ -21,6 +22,7 @@ from seatrial.model.series import PatchedTree
 from seatrial.model.values import canonical_json, parse_json
 from seatrial.ports.files import write_atomic
 from seatrial.ports.images import DockerImages
+from seatrial.ports.layers import LayerSummary, kept_summary
 from seatrial.ports.receipts import Receipts
 from seatrial.stages.inspect import inspect_image
 from seatrial.stages.record import ReportFile, read_report
@@ -93,7 +95,7 @@ def inspect_report(
     if kept is not None:
         shop.console.detail("unchanged: the report of this digest stands")
         return kept
-    report = inspect_image(digest, expected, DockerImages(client), shop.console)
+    report = inspect_image(digest, expected, DockerImages(client), shop.console, known_layers(shop, digest))
     text = canonical_json(expected.model_dump(mode="json", by_alias=True)) + b"\n"
     write_atomic(_folder(plan, digest) / EXPECTED, text)
     return _keep(plan, receipts, "inspect", inputs, report)
@@ -117,6 +119,11 @@ def smoke_report(
         console=shop.console,
     )
     return _keep(plan, receipts, f"smoke-{profile}", inputs, report)
+
+
+def known_layers(shop: Shop, digest: str) -> LayerSummary | None:
+    """Return what was read of an image's layers when it was built here, None for another image."""
+    return kept_summary(shop.cache.root / LAYERS, digest)
 
 
 def kept_expectation(out: Path, digest: str) -> Expectation | None:

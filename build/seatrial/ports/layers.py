@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import posixpath
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, cast
 
 import zstandard
 
 from seatrial.model.errors import EngineError
+from seatrial.ports.files import write_atomic
 from seatrial.ports.tarstream import BUFFER, ChunkReader, forget_members
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -24,6 +27,18 @@ SMALL = 4 << 20
 
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 """Names that take a path away, or all that lies below a folder, as the OCI image rules have it."""
+
+
+_UNREADABLE = (
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    zlib.error,
+    zstandard.ZstdError,
+)
 
 
 @dataclass(slots=True)
@@ -50,8 +65,39 @@ class Hidden:
     """Its bytes, where they were kept."""
 
 
+@dataclass(frozen=True, slots=True)
+class LayerSummary:
+    """What an inspection asks of layers."""
+
+    sizes: tuple[int, ...]
+    """Bytes of each layer's files, the lowest first."""
+    hidden: tuple[Hidden, ...]
+
+
+def summary(layers: Sequence[Layer]) -> LayerSummary:
+    """Return the sizes of layers and what they hide of each other."""
+    return LayerSummary(tuple(sum(layer.files.values()) for layer in layers), tuple(hidden_files(layers)))
+
+
+def keep_summary(seen: LayerSummary, folder: Path, digest: str) -> None:
+    """Write a summary down for an image's digest; only its owner may read it, for hidden files may be secrets."""
+    hidden = [[h.path, h.layer, h.size, h.data and base64.b64encode(h.data).decode()] for h in seen.hidden]
+    data = json.dumps({"sizes": seen.sizes, "hidden": hidden}).encode()
+    write_atomic(folder / f"{digest.removeprefix('sha256:')}.json", data, mode=0o600)
+
+
+def kept_summary(folder: Path, digest: str) -> LayerSummary | None:
+    """Return the summary of a digest that was written down, None when there is none that can be read."""
+    try:
+        data = json.loads((folder / f"{digest.removeprefix('sha256:')}.json").read_bytes())
+        hidden = [Hidden(p, n, size, base64.b64decode(text) if text else None) for p, n, size, text in data["hidden"]]
+        return LayerSummary(tuple(data["sizes"]), tuple(hidden))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def read_layers(chunks: Iterable[bytes], keep: Callable[[str, int], bool]) -> tuple[Layer, ...]:
-    """Read an image archive as `docker save` writes it, once, and return its layers, the lowest first.
+    """Read an image archive, as `docker save` or buildx writes it, once, and return its layers, the lowest first.
 
     Args:
         chunks: bytes of the archive.
@@ -61,33 +107,41 @@ def read_layers(chunks: Iterable[bytes], keep: Callable[[str, int], bool]) -> tu
         EngineError: the archive or a layer cannot be read, or it holds no image.
     """
     found: dict[str, Layer] = {}
-    listed: list[str] | None = None
+    texts: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=cast(IO[bytes], ChunkReader(chunks)), mode="r|", bufsize=BUFFER) as archive:
             for member in archive:
                 stream = archive.extractfile(member) if member.isreg() else None
                 if stream is None:
                     found.update({member.name: found[member.linkname]} if member.linkname in found else {})
-                elif member.name == "manifest.json":
-                    listed = [str(name) for name in json.loads(stream.read(SMALL))[0]["Layers"]]
-                elif (layer := _layer(stream, member.size, keep)) is not None:
+                    continue
+                head = stream.read(min(member.size, 4))
+                if head[:1] in (b"{", b"["):
+                    texts[member.name] = head + stream.read(SMALL)
+                elif (layer := _layer(head, stream, keep)) is not None:
                     found[member.name] = layer
                 forget_members(archive)
-        return tuple(found[name] for name in listed or ())
-    except (
-        tarfile.TarError,
-        gzip.BadGzipFile,
-        EOFError,
-        ValueError,
-        LookupError,
-        zlib.error,
-        zstandard.ZstdError,
-    ) as error:
+        return tuple(found[name] for name in _order(texts))
+    except _UNREADABLE as error:
         raise EngineError(
             "the image's layers could not be read",
             why=f"{type(error).__name__}: {error}",
             do="see whether docker save writes the image, and run the same again",
         ) from None
+
+
+def _order(texts: Mapping[str, bytes]) -> list[str]:
+    """Return the names of the layers' members in order: by Docker's manifest.json, else by the OCI index."""
+    if "manifest.json" in texts:
+        return [str(name) for name in json.loads(texts["manifest.json"])[0]["Layers"]]
+    manifest = json.loads(texts["index.json"])
+    while "layers" not in manifest:
+        manifest = json.loads(texts[_blob(manifest["manifests"][0]["digest"])])
+    return [_blob(layer["digest"]) for layer in manifest["layers"]]
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
 
 
 def hidden_files(layers: Iterable[Layer]) -> Iterator[Hidden]:
@@ -104,11 +158,8 @@ def hidden_files(layers: Iterable[Layer]) -> Iterator[Hidden]:
         emptied |= layer.emptied
 
 
-def _layer(stream: IO[bytes], size: int, keep: Callable[[str, int], bool]) -> Layer | None:
-    """Read a blob if it is a layer; a manifest, a configuration or an attestation is none."""
-    head = stream.read(4)
-    if head.startswith(b"{") or head.startswith(b"[") or size < len(head) + 1:
-        return None
+def _layer(head: bytes, stream: IO[bytes], keep: Callable[[str, int], bool]) -> Layer | None:
+    """Read a blob if it is a layer; another text beside the layers is none."""
     whole = _Joined(head, stream)
     plain: Any = whole
     if head.startswith(GZIP):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -51,13 +51,21 @@ def epoch_of(rules: LockRules, base: str) -> int:
     return int(datetime.fromisoformat(rules.moment(base)).timestamp())
 
 
-def build_image(request: ImageRequest, *, work: Path, client: docker.DockerClient, console: Console) -> BuiltImage:
+def build_image(
+    request: ImageRequest,
+    *,
+    work: Path,
+    client: docker.DockerClient,
+    console: Console,
+    look: Callable[[Path, str], None] = lambda archive, digest: None,
+) -> BuiltImage:
     """Build, load without a name, and check that the engine's Id is the digest that was built.
 
     The archive only exists between the two and is removed with all else that was laid out here, whatever happens.
 
     Args:
         work: a folder for temporary files, on the file system of the wheel cache so that files can be linked.
+        look: called with the archive and its digest while the archive is there.
 
     Raises:
         BuildError: a step of the Dockerfile failed.
@@ -74,6 +82,7 @@ def build_image(request: ImageRequest, *, work: Path, client: docker.DockerClien
         console.detail(f"building: {wheels / 1e6:.0f} MB of wheels, {len(build.labels)} labels, no network")
         digest = build_archive(build, archive)
         size = archive.stat().st_size
+        look(archive, digest)
         console.detail(f"built {digest}, archive {size / 1e6:.0f} MB; loading it without a name")
         if not engine.holds(client, digest):
             loaded = engine.load_archive(client, archive)

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from seatrial.model.errors import EngineError
@@ -17,7 +17,7 @@ from seatrial.model.labels import BASE_VERSION_LABEL, PLATFORM_LABEL
 from seatrial.model.report import Device, Report
 from seatrial.ports.console import Console
 from seatrial.ports.images import ImageFacts, Images, OneRun
-from seatrial.ports.layers import Layer, read_layers
+from seatrial.ports.layers import LayerSummary, read_layers, summary
 from seatrial.ports.rootfs import Wants, read_rootfs
 from seatrial.stages.inspect import access, called, environment, extensions, secrets
 from seatrial.stages.inspect.allowances import common
@@ -34,13 +34,20 @@ _UNREAD = re.compile(r"^/(?:usr/lib|lib|usr/local/cuda[^/]*|opt/rocm[^/]*|opt/in
 _LISTS = re.compile(r"^/(?:etc/(?:passwd|group|ld\.so\.cache|os-release)|usr/lib/os-release|var/lib/dpkg/status)$")
 
 
-def inspect_image(image: str, expected: Expectation | None, images: Images, console: Console) -> Report:
+def inspect_image(
+    image: str,
+    expected: Expectation | None,
+    images: Images,
+    console: Console,
+    known_layers: LayerSummary | None = None,
+) -> Report:
     """Look at everything that can be known of an image without running its server.
 
     Args:
         image: digest or name of an image that the engine holds.
         expected: what it must be; without it the checks that compare are *not run*, and the gate refuses the report.
         images: the engine.
+        known_layers: what the layers hold and hide, where it was read from the archive that was built.
 
     Raises:
         EngineError: the engine cannot export the image or run a container of it.
@@ -49,8 +56,9 @@ def inspect_image(image: str, expected: Expectation | None, images: Images, cons
     started = datetime.now(UTC)
     begun = time.monotonic()
     facts = images.facts(image)
-    with _layers_beside(facts.digest, images) as layers:
+    with _layers_beside(facts.digest, images, known_layers) as (begin, layers):
         subject = _open(facts, expected, images, layers, console)
+        begin()
         cases = tuple(run_check(check, subject, console, compares=expected is not None) for check in CHECKS)
     labels = subject.facts.labels
     return Report(
@@ -75,7 +83,7 @@ def load_extensions(image: str, images: Images, console: Console) -> dict[str, t
     Raises:
         EngineError: the engine cannot export the image or run a container of it.
     """
-    subject = _open(images.facts(image), None, images, tuple, console)
+    subject = _open(images.facts(image), None, images, lambda: LayerSummary((), ()), console)
     site = subject.python.vllm.site if subject.python.vllm is not None else ""
     registered = extensions.check_extensions(subject).measured.get("operators", {})
     return {
@@ -92,7 +100,7 @@ def _open(
     facts: ImageFacts,
     expected: Expectation | None,
     images: Images,
-    layers: Callable[[], tuple[Layer, ...]],
+    layers: Callable[[], LayerSummary],
     console: Console,
 ) -> Image:
     begun = time.monotonic()
@@ -137,23 +145,36 @@ def _once_each(
 
 
 @contextlib.contextmanager
-def _layers_beside(digest: str, images: Images) -> Iterator[Callable[[], tuple[Layer, ...]]]:
-    """Read the layers in a second thread, for the engine is slow to give them, and hand out the way to wait for them.
+def _layers_beside(
+    digest: str, images: Images, known: LayerSummary | None
+) -> Iterator[tuple[Callable[[], None], Callable[[], LayerSummary]]]:
+    """Hand out the way to begin reading the layers, in a second thread, and the way to wait for them.
 
-    Whoever leaves early ends the reading at the next block.
+    An engine gives the file system and the layers slower at once than after each other, so that the reading begins
+    when the first is over, beside the checks. Whoever leaves early ends it at the next block.
     """
     over = threading.Event()
+    reading: list[Future[LayerSummary]] = []
 
-    def read() -> tuple[Layer, ...]:
+    def read() -> LayerSummary:
+        if known is not None:
+            return known
         with images.archive(digest) as chunks:
-            return read_layers(itertools.takewhile(lambda _: not over.is_set(), chunks), secrets.keeps)
+            return summary(read_layers(itertools.takewhile(lambda _: not over.is_set(), chunks), keeps_of_layers))
+
+    def wait() -> LayerSummary:
+        return reading[0].result()
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="layers") as pool:
-        reading = pool.submit(read)
         try:
-            yield reading.result
+            yield lambda: reading.append(pool.submit(read)), wait
         finally:
             over.set()
+
+
+def keeps_of_layers(path: str, size: int) -> bool:
+    """Tell whether a file's bytes are needed of a layer that a later one may hide."""
+    return secrets.keeps(path, size)
 
 
 def _keeps(path: str, size: int) -> bool:

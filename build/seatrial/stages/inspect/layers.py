@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from seatrial.ports.layers import Hidden, hidden_files
+from seatrial.ports.layers import Hidden
 from seatrial.stages.inspect.files import MB
 from seatrial.stages.inspect.secrets import file_troubles
 from seatrial.stages.inspect.subject import Found, Image
@@ -16,8 +16,8 @@ HIDDEN_MB = 50
 def check_layers(image: Image) -> Found:
     """Look for secrets in files that a later layer deletes or replaces, and weigh those files."""
     excused = image.excused("layers")
-    layers = image.layers()
-    hidden = list(hidden_files(layers))
+    seen = image.layers()
+    hidden, layers = list(seen.hidden), seen.sizes
     problems = [
         f"layer {one.layer} of {len(layers)} still has what a later one hides: {sentence}"
         for one in hidden
@@ -31,7 +31,7 @@ def check_layers(image: Image) -> Found:
             f"most of them in {_heaviest(hidden)}"
         )
     measured = {
-        "layers": [round(sum(layer.files.values()) / MB, 1) for layer in layers],
+        "layers": [round(size / MB, 1) for size in layers],
         "hidden_files": len(hidden),
         "hidden_mb": round(weight / MB, 1),
         **excused.measured(),

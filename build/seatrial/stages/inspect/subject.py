@@ -12,7 +12,7 @@ from seatrial.model.expectation import Allowance, Expectation
 from seatrial.model.report import Case, Outcome
 from seatrial.ports.console import Console
 from seatrial.ports.images import ImageFacts, OneRun
-from seatrial.ports.layers import Layer
+from seatrial.ports.layers import LayerSummary
 from seatrial.ports.rootfs import RootFs
 from seatrial.stages.inspect.environment import Environment
 
@@ -89,8 +89,8 @@ class Image:
     expected: Expectation | None
     run: Callable[[tuple[str, ...], float], OneRun]
     """Run a command in the image: arguments and seconds."""
-    layers: Callable[[], tuple[Layer, ...]] = tuple
-    """Wait for the image's layers, the lowest first; EngineError when they cannot be read."""
+    layers: Callable[[], LayerSummary] = lambda: LayerSummary((), ())
+    """Wait for what its layers hold and hide; EngineError when they cannot be read."""
 
     def excused(self, check: str) -> Excused:
         """Return the declared exceptions of one check."""
