@@ -81,7 +81,7 @@ def compared(
     ("mine", "theirs", "worth", "says"),
     [
         ({}, {"b/serves-or-refuses": "failed"}, Worth.LOAD_BEARING, "red without it and green with it: failed here"),
-        ({}, {}, Worth.NOT_SHOWN, "not shown on this host (on machines of one kind)"),
+        ({}, {}, Worth.NOT_SHOWN, "not shown on this host; it shows on machines of one kind"),
         ({"b/serves-or-refuses": "failed"}, {"b/serves-or-refuses": "failed"}, Worth.STILL_RED, "red with the fix"),
         ({"b/serves-or-refuses": "failed"}, {}, Worth.STILL_RED, "red with the fix"),
         ({}, {"b/serves-or-refuses": "not-run"}, Worth.NOT_ASKED, "none of its cases on both sides"),

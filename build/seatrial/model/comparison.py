@@ -179,5 +179,5 @@ def _worth(shows: Sequence[Shows], hit: Sequence[Pair]) -> tuple[Worth, str]:
     if good := [pair for pair in hit if pair.with_fixes in GREEN and pair.without in RED]:
         return Worth.LOAD_BEARING, f"{good[0].name} is red without it and green with it: {good[0].reason}"
     if any(pair.with_fixes in GREEN and pair.without in GREEN for pair in hit):
-        return Worth.NOT_SHOWN, "not shown on this host" + (f" ({where})" if where else "")
+        return Worth.NOT_SHOWN, "not shown on this host" + (f"; it shows {where}" if where else "")
     return Worth.NOT_ASKED, "the profile asks for none of its cases on both sides"

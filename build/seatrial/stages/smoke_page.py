@@ -63,7 +63,7 @@ ul{padding-left:1.2rem;overflow-wrap:anywhere}
 .time{grid-template-columns:1fr 3.8rem}dl{grid-template-columns:1fr}dt{margin-top:.3rem}
 .pair{grid-template-columns:1fr!important}}
 @media print{details{break-inside:avoid}pre{max-height:none}}
-.pair{grid-template-columns:minmax(0,1fr) 9rem 9rem}.pair .why{grid-column:1/-1}
+.pair{grid-template-columns:minmax(0,1fr) 10.5rem 12.5rem;margin-left:1.2rem}.pair .why{grid-column:1/-1}
 """
 
 
