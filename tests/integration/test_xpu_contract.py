@@ -1,4 +1,4 @@
-"""The fused XPU operator's contract on a CPU: the stand-in itself, and the layer in the downstream shape.
+"""The fused XPU operator's contract on a CPU: the stand-in itself, the downstream shape, and the layer of 0.15.1.
 
 The inner tests lie in tests/inside and run in an image, which has torch and Hugging Face's layer.
 """
@@ -66,3 +66,8 @@ def test_the_downstream_shape_dies_and_the_repair_cures_it(
     shutil.copy(model, inside / "after.py")
     outcome = go(engine, tmp_path, inside / "downstream.py")
     assert outcome.passed > 40 and outcome.failed == 0, outcome.text
+
+
+def test_the_layer_of_0_15_1_keeps_the_contract(engine: docker.DockerClient, inside: Path, tmp_path: Path) -> None:
+    outcome = go(engine, tmp_path, inside / "layer.py")
+    assert outcome.passed > 20 and outcome.failed == 0, outcome.text
