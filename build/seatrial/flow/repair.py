@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from seatrial.model.errors import DiskError, FixError, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.stages.repair import Refusal, Rewritten
+    from seatrial.ports.files import write_atomic
+from seatrial.stages.repair import Refusal, Rewritten
 
 REPAIRS = ("gdn-dtype",)
 """Fixes that have a repair beside, or instead of, their patches."""
@@ -46,7 +47,8 @@ def plan_repair(fix: str, tree: Path) -> tuple[Repaired, tuple[Refusal, ...]]:
     """
     if fix not in REPAIRS:
         raise UsageError(f"{fix} has no repair", do=f"name one of: {', '.join(REPAIRS)}")
-    from seatrial.stages.repair import repair_tree  # noqa: PLC0415 - libcst would slow every other verb's start
+    from seatrial.ports.files import write_atomic
+from seatrial.stages.repair import repair_tree  # noqa: PLC0415 - libcst would slow every other verb's start
 
     files = repair_tree(tree)
     return Repaired(tree, files), tuple(refusal for one in files for refusal in one.refusals)
@@ -58,14 +60,23 @@ def carry_out(repaired: Repaired, patch: Path | None, *, dry_run: bool) -> None:
     Raises:
         DiskError: a file is read-only or cannot be written.
     """
-    from seatrial.stages.repair import write_patch, write_tree  # noqa: PLC0415 - as above
+    from seatrial.ports.files import write_atomic
+from seatrial.stages.repair import write_patch, write_tree  # noqa: PLC0415 - as above
 
-    if patch is not None:
-        if patch.is_dir():
-            raise DiskError(f"{patch} is a folder", do="name a file")
-        write_patch(patch, repaired.tree, repaired.files)
-    if not dry_run:
-        write_tree(repaired.tree, repaired.files)
+    if patch is not None and patch.is_dir():
+        raise DiskError(f"{patch} is a folder", do="name a file")
+    kept = patch.read_bytes() if patch is not None and patch.is_file() else None
+    try:
+        if patch is not None:
+            write_patch(patch, repaired.tree, repaired.files)
+        if not dry_run:
+            write_tree(repaired.tree, repaired.files)
+    except BaseException:
+        if patch is not None and kept is not None:
+            write_atomic(patch, kept)
+        elif patch is not None:
+            patch.unlink(missing_ok=True)
+        raise
 
 
 def refused(tree: Path, refusals: tuple[Refusal, ...]) -> FixError:
