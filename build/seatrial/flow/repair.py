@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.model.errors import DiskError, FixError, UsageError
+from seatrial.ports.files import write_atomic
 
 if TYPE_CHECKING:
-    from seatrial.ports.files import write_atomic
-from seatrial.stages.repair import Refusal, Rewritten
+    from seatrial.stages.repair import Refusal, Rewritten
 
 REPAIRS = ("gdn-dtype",)
 """Fixes that have a repair beside, or instead of, their patches."""
@@ -47,8 +47,7 @@ def plan_repair(fix: str, tree: Path) -> tuple[Repaired, tuple[Refusal, ...]]:
     """
     if fix not in REPAIRS:
         raise UsageError(f"{fix} has no repair", do=f"name one of: {', '.join(REPAIRS)}")
-    from seatrial.ports.files import write_atomic
-from seatrial.stages.repair import repair_tree  # noqa: PLC0415 - libcst would slow every other verb's start
+    from seatrial.stages.repair import repair_tree  # noqa: PLC0415 - libcst would slow every other verb's start
 
     files = repair_tree(tree)
     return Repaired(tree, files), tuple(refusal for one in files for refusal in one.refusals)
@@ -60,8 +59,7 @@ def carry_out(repaired: Repaired, patch: Path | None, *, dry_run: bool) -> None:
     Raises:
         DiskError: a file is read-only or cannot be written.
     """
-    from seatrial.ports.files import write_atomic
-from seatrial.stages.repair import write_patch, write_tree  # noqa: PLC0415 - as above
+    from seatrial.stages.repair import write_patch, write_tree  # noqa: PLC0415 - as above
 
     if patch is not None and patch.is_dir():
         raise DiskError(f"{patch} is a folder", do="name a file")
