@@ -349,6 +349,9 @@ HARMLESS = {
         "helpers": "def halves(self, x):\n    return x.dtype == torch.float16",
         "call": f"if self.halves(hidden_states):\n    {CALL}",
     },
+    "guarded by either of two": {
+        "call": f"if self.dt_bias.dtype == torch.half or hidden_states.dtype == torch.float16:\n    {CALL}"
+    },
     "guarded by an early return": {"before": "if hidden_states.dtype != torch.float16:\n    return output"},
     "guarded by an assertion": {"before": "assert hidden_states.dtype == torch.float16"},
     "guarded when it is made": {"made": f"if config.dtype != torch.float16:\n    raise ValueError(config)\n{MADE}"},
@@ -359,6 +362,15 @@ HARMLESS = {
 @pytest.mark.parametrize("parts", HARMLESS.values(), ids=HARMLESS)
 def test_what_is_harmless_is_not_reported(parts: dict[str, str]) -> None:
     assert found(**parts).hazards == ()
+
+
+def test_activations_alone_count_for_buffers_that_outlive_the_call_or_follow_them_elsewhere() -> None:
+    held = found(call="torch.ops._C.activate(self.buf, hidden_states)")
+    assert (only(held).kind, only(held).parameter) == ("mismatch", "hidden_states")
+    followed = found(taken="torch.empty((tokens, 4), dtype=torch.float16)", call="torch.ops._C.activate(out, output)")
+    assert only(followed).parameter == "output"
+    local = f"y = torch.empty_like(hidden_states, dtype=torch.float16)\ntorch.ops._C.quantize(y, hidden_states)\n{CALL}"
+    assert only(found(call=local)).allocation.target == "self.buf"
 
 
 STILL = {
