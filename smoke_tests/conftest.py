@@ -220,6 +220,7 @@ def pytest_runtest_makereport(
     signal.setitimer(signal.ITIMER_REAL, 0)
     group, case = turn
     trial = item.config.stash[TRIAL]
+    seconds = time.monotonic() - item.stash[BEGUN]  # gathering evidence is not the case's time
     more: dict[str, Any] = {}
     running = item.funcargs.get("running") if hasattr(item, "funcargs") else None
     if isinstance(running, Running) and running.measured:
@@ -235,7 +236,7 @@ def pytest_runtest_makereport(
         more["reason"] = _one_line(error)
         more["log_line"] = trial.keep_evidence(group, case, error)
         report.sections.append(("the server's log says", more["log_line"] or "(nothing that says why)"))
-    trial.results.add(f"{group.name}/{case}", outcome, time.monotonic() - item.stash[BEGUN], **more)
+    trial.results.add(f"{group.name}/{case}", outcome, seconds, **more)
     return report
 
 
