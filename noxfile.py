@@ -126,7 +126,7 @@ def inspect(session: nox.Session) -> None:
 
 @nox.session(name="smoke", venv_backend="none")
 def smoke(session: nox.Session) -> None:
-    """Make an image, an environment or a server answer real requests. --image DIGEST --platform P --profile basic"""
+    """Make an image, an environment or a server answer real requests. IMAGE [--profile NAME] [--compare IMAGE]"""
     verb(session, "smoke")
 
 
