@@ -68,8 +68,19 @@ def layers_laid_over(chunks: Iterable[bytes], keep: Callable[[str, int], bool]) 
     block = next(stream, b"")
     if not isinstance(block, LaidOver):
         return layers.read_layers(itertools.chain((block,), stream), keep)
-    own = layers._layer(io.BytesIO(block.layer), len(block.layer), keep) if block.layer else None
-    return (*block.good.layers, *((own,) if own is not None else ()))
+    own = layers.read_layers([archived(block.layer)], keep) if block.layer else ()
+    return (*block.good.layers, *own)
+
+
+def archived(layer: bytes) -> bytes:
+    """Return an archive as an engine saves it, with one layer alone."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        for name, data in (("layer.tar", layer), ("manifest.json", b'[{"Layers": ["layer.tar"]}]')):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return target.getvalue()
 
 
 def copied(root: RootFs) -> RootFs:

@@ -381,6 +381,7 @@ SECRETS: tuple[Fault, ...] = (
         ("label org.example.password",),
         "a password is left in a label",
         label("org.example.password", "correct horse"),
+        open="names of labels are parted by dots, and only words between underscores are looked at",
     ),
     Fault(
         "secret-script",
@@ -390,6 +391,7 @@ SECRETS: tuple[Fault, ...] = (
         ("/usr/local/bin/fetch-models", "GitHub token"),
         "a token is left in a script",
         written("/usr/local/bin/fetch-models", f"#!/bin/sh\nTOKEN={TOKEN}\n", 0o755),
+        open="only files in which settings are known to stand are looked into",
     ),
     Fault(
         "open-file",

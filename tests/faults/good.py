@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 import tarfile
 from collections.abc import Mapping
@@ -130,8 +131,9 @@ class Good:
         path = self.scratch / f"{self.digest.removeprefix('sha256:')}.tar"
         with self._lock:
             if not path.is_file():
-                save_archive(self.client, self.digest, path.with_suffix(".part"))
-                path.with_suffix(".part").rename(path)
+                part = path.with_suffix(f".{os.getpid()}")  # two processes may both be the first to ask
+                save_archive(self.client, self.digest, part)
+                part.rename(path)
         return path
 
     def _source(self) -> SourceTree:

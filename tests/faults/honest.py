@@ -5,10 +5,11 @@ from __future__ import annotations
 from seatrial.model.report import Report
 from seatrial.ports.engine import connect
 from seatrial.ports.images import DockerImages
-from tests.faults.cheap import copied, differences, lay_over
+from seatrial.stages.inspect import inspect_image
+from tests.faults.cheap import CheapImages, Known, copied, differences, lay_over
 from tests.faults.derive import derived
 from tests.faults.good import WANTS, Good, read_whole
-from tests.faults.judge import inspected
+from tests.faults.judge import expectation, inspected, quiet
 from tests.faults.table import FAULTS
 
 SAMPLE = ("loader-path-other-folder", "unpatched-cpu", "no-import-distribution", "stop-signal", "root-interpreter")
@@ -28,8 +29,10 @@ def compare(name: str, good: Good) -> list[str]:
             whole = read_whole(engine, image)
             cheap = lay_over(good.root, data, WANTS) if data else copied(good.root)
             unlike = [f"{name}: {path}" for path in differences(cheap, whole.root)[:5]]
-            reports = [inspected(good, engine, image, layer, data, full=full, runs=True) for full in (True, False)]
-        return unlike + [f"{name}: {line}" for line in _unlike(*reports)]
+            told = CheapImages(engine, image, whole, b"", Known(), runs=True)
+            full = inspect_image(image, expectation(good, layer), told, quiet())
+            seen = inspected(good, engine, image, layer, data, full=False, runs=True)
+        return unlike + [f"{name}: {line}" for line in _unlike(full, seen)]
     finally:
         client.close()
 

@@ -210,10 +210,9 @@ REGISTRY_FAULTS: tuple[Fault, ...] = (
         28,
         "tag",
         "registry",
-        ("sha256",),
-        "the registry lost a layer, and the tag goes live all the same",
+        ("MANIFEST_BLOB_UNKNOWN",),
+        "the registry lost a layer, and a tag would go live without it",
         judge=ends(lost_blob),
         subject="registry",
-        open="nothing asks a registry for every blob before the name is given; the audit of the registry is to do it",
     ),
 )

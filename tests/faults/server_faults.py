@@ -24,9 +24,6 @@ from tests.faults.judge import inspected, judged_by, quiet
 from tests.faults.model import Fault, Judged
 from tests.faults.seeds import STDLIB, Seed, gone, not_in_wheel
 
-READY_SECONDS = 120
-"""Limit for a start in these trials; a good server needs a third of it on two cores."""
-
 
 @contextmanager
 def cut(good: Good, group: str, cases: tuple[str, ...]) -> Iterator[Path]:
@@ -41,7 +38,6 @@ def cut(good: Good, group: str, cases: tuple[str, ...]) -> Iterator[Path]:
         groups = [each for each in table["profiles"]["basic"]["groups"] if each["name"] == group]
         groups[0]["cases"] = [case for case in groups[0]["cases"] if case in cases]
         table["profiles"] = {"basic": {"groups": groups}}
-        table["limits"]["ready"] = READY_SECONDS
         path.write_text(tomlkit.dumps(table))
         yield root
 
