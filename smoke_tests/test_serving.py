@@ -46,9 +46,10 @@ def test_serves_or_refuses(running: Running) -> None:
     """A data type that the device cannot take is refused while the server starts, with reason and way out."""
     try:
         running.server.wait_ready(running.plan.limits.ready)
-    except TrialError:
+    except TrialError as error:
         code = running.server.exit_code()
         if code is None:
+            running.down = f"the server was never ready: {error}"
             raise
         said = logs.telling_line(running.server.log())
         running.measured.update(ended="refused", exit_code=code, said=said)

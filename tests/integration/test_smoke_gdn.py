@@ -46,6 +46,14 @@ def test_a_data_type_that_dies_late_is_refused_with_that_as_the_cause(trial: Run
     assert "initial_state dtype mismatch" in found.log_line
 
 
+def test_a_server_that_is_never_ready_is_asked_nothing(trial: Runner) -> None:
+    report, _ = trial("never-ready,takes-anything", "--profile", "gdn", "--base", "0.15.1", "-k", "gdn-float16")
+    cases = {case.name.partition("/")[2]: case for case in report.cases if case.name.startswith("gdn-float16/")}
+    assert cases["serves-or-refuses"].outcome is Outcome.FAILED
+    assert cases["decode-64"].outcome is Outcome.NOT_RUN
+    assert "never ready" in cases["decode-64"].reason
+
+
 def test_a_declaration_that_is_no_longer_true_is_seen(trial: Runner) -> None:
     report, _ = trial("takes-anything", "--profile", "gdn", "-k", "gdn-float16")
     found = {case.name: case for case in report.cases}["gdn-float16/serves-or-refuses"]
