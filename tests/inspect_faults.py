@@ -257,6 +257,16 @@ MORE: list[tuple[str, str, Seed]] = [
     ("leftovers", "cache of compiled kernels", at("/home/vllm/.cache/vllm/torch_compile_cache/x.so")),
     ("shell", "the login shell /bin/bash, which the image does not hold", lambda i: i.disk.files.pop("/bin/bash")),
     ("accelerator", "the image is for aarch64, and the platform's machine is x86_64", config(machine="arm64")),
+    (
+        "secrets",
+        "label org.example.password holds what its name calls a secret",
+        lambda i: i.change(labels={**i.image.labels, "org.example.password": "correct horse"}),
+    ),
+    (
+        "secrets",
+        "/usr/local/bin/fetch holds a GitHub token",
+        at("/usr/local/bin/fetch", "#!/bin/sh\nA=ghp_" + "a" * 36),
+    ),
     ("kernels", "/_C2.abi3.so has no bytes", at(f"{SITE}/vllm/_C2.abi3.so", b"")),
     (
         "kernels",

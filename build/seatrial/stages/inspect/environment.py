@@ -68,6 +68,7 @@ class Environment:
     distributions: tuple[Distribution, ...]
     markers: dict[str, str] = field(default_factory=dict)
     """Marker environment of the image, for requirements."""
+    _owners: dict[str, list[Distribution]] = field(default_factory=dict, repr=False, compare=False)
 
     def named(self, name: str) -> Distribution | None:
         """Return a distribution by its normalised name."""
@@ -81,11 +82,11 @@ class Environment:
 
     def owners(self) -> dict[str, list[Distribution]]:
         """Return for each recorded path the distributions whose RECORD names it."""
-        owners: dict[str, list[Distribution]] = {}
-        for one in self.distributions:
-            for line in one.record:
-                owners.setdefault(line.path, []).append(one)
-        return owners
+        if not self._owners:  # several checks ask, and it takes a moment
+            for one in self.distributions:
+                for line in one.record:
+                    self._owners.setdefault(line.path, []).append(one)
+        return self._owners
 
 
 def keeps(path: str, size: int) -> bool:

@@ -13,7 +13,7 @@ from seatrial.stages.inspect.subject import Found, Image
 
 PROXY = re.compile(r"(?i)\b(?:https?|ftp|all|no)_proxy\b")
 SECRET_NAME = re.compile(
-    r"(?i)(?:^|_)(?:token|secret|password|passwd|passphrase|api_?key|private_?key|access_?key|credentials?)(?:_|$)"
+    r"(?i)(?:^|[_.-])(?:token|secret|password|passwd|passphrase|api_?key|private_?key|access_?key|credentials?)(?:[_.-]|$)"
 )
 PACKAGE_INDEX = re.compile(r"(?i)^(?:pip|uv)_(?:.*_)?(?:index|index_url|extra_index_url|find_links|trusted_host)$")
 SECRET_VALUES = (
@@ -55,12 +55,20 @@ _READ = re.compile(
 _SWITCH = re.compile(r"(?i)(?:\d+|true|false|yes|no|on|off|none)")
 """Values of switches and limits whose names speak of tokens."""
 
+_OWN_PLACES = re.compile(
+    r"^/(?:usr/local/(?:s?bin|etc)|root|home|srv|app|workspace|vllm-workspace)/(?!.*(?:-packages|\.cache)/)"
+)
+"""Where whoever builds an image puts files of their own: values are looked for there, settings are not."""
+
+_MAX_OWN = 64 << 10
 _MAX_READ = 256 << 10
 
 
 def keeps(path: str, size: int) -> bool:
     """Tell whether a file's bytes are needed to look for secrets."""
-    return size <= _MAX_READ and _READ.search(path) is not None
+    return (size <= _MAX_READ and _READ.search(path) is not None) or (
+        0 < size <= _MAX_OWN and _OWN_PLACES.match(path) is not None
+    )
 
 
 def check_secrets(image: Image) -> Found:
@@ -141,6 +149,8 @@ def _text(path: str, text: str) -> Iterator[str]:
     for what, pattern in SECRET_VALUES:
         if pattern.search(text):
             yield f"{path} holds {what}"
+    if not _READ.search(path):
+        return
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))]
     if any(PROXY.search(line) or re.match(r"(?i)Acquire::[a-z]+::Proxy", line) for line in lines):
         yield f"{path} sets the build's proxy"
