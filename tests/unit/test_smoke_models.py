@@ -85,7 +85,7 @@ def test_golden_data_were_proven_to_see_small_faults(model: str) -> None:
     assert not any(entry["seen"] for entry in wholes.values())
     for whole in wholes:
         dtype = whole.removeprefix("whole, ")
-        assert sum(name.endswith(f", {dtype}") for name in proof) >= 6
+        assert sum(name.endswith(f", {dtype}") for name in proof) >= (4 if dtype.endswith("-fp8") else 6)
     assert all(entry["seen"] and entry["by"] for entry in proof.values())
     for dtype, drift in golden["reference_drift"].items():
         for kind, value in drift.items():
@@ -96,7 +96,7 @@ def test_golden_data_were_proven_to_see_small_faults(model: str) -> None:
     ("fault", "by"),
     [
         ("the state is lost between steps", {"sea", "long", "prompt-64", "prompt-65", "prompt-300", "watch"}),
-        ("a prompt starts from the state of the one before", {"one", "sea", "prompt-64", "prompt-65", "watch"}),
+        ("a prompt starts from the state of the one before", {"one", "sea", "prompt-65"}),
         ("the state is lost at chunk edges", {"prompt-513"}),
         (
             "z is read in the other 16-bit type",
