@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import os
-import pickle
 import tarfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from typing import Any
 
 import docker
 
-import seatrial
 from seatrial.flow.image import lay_ground, wheel_records
 from seatrial.flow.materials import patched_tree, patched_wheel
 from seatrial.flow.naming import policy_of
@@ -35,7 +33,6 @@ from seatrial.ports import layers as layers_of
 from seatrial.ports import rootfs
 from seatrial.ports.console import Console
 from seatrial.ports.engine_names import save_archive
-from seatrial.ports.files import sha256_tree, write_atomic
 from seatrial.ports.images import DockerImages, ImageFacts
 from seatrial.ports.receipts import Receipts
 from seatrial.ports.rootfs import RootFs, Wants
@@ -80,10 +77,13 @@ class Good:
 
     @property
     def reading(self) -> Reading:
-        """Return what the shipped readers make of the image; it is read when it is first asked for."""
+        """Return what the shipped readers make of the image; it is read when it is first asked for.
+
+        It holds for this process and its forks alone: symbols are kept by hashes that another process salts anew.
+        """
         with self._opening:
             if self._reading is None:
-                self._reading = kept_reading(self.client, self.digest, self.shop.cache.root / "faults")
+                self._reading = read_whole(DockerImages(self.client), self.digest)
             return self._reading
 
     @property
@@ -181,20 +181,6 @@ def read_file(client: docker.DockerClient, image: str, path: str) -> bytes:
             return found.read()
     finally:
         client.api.remove_container(container, force=True, v=True)
-
-
-def kept_reading(client: docker.DockerClient, image: str, folder: Path) -> Reading:
-    """Return an image as it was read before by the same code, or read it."""
-    code = Path(seatrial.__file__).parent
-    path = folder / f"{image.removeprefix('sha256:')[:16]}-{sha256_tree(code, code.rglob('*.py'))[:16]}.pickle"
-    if path.is_file():
-        found: Reading = pickle.loads(path.read_bytes())
-        return found
-    made = read_whole(DockerImages(client), image)
-    for old in folder.glob(f"{path.name[:16]}-*.pickle"):
-        old.unlink()
-    write_atomic(path, pickle.dumps(made))
-    return made
 
 
 def read_whole(engine: DockerImages, image: str) -> Reading:
