@@ -63,7 +63,7 @@ def _finding(part: str, path: str, line: int, message: str) -> Finding:
 def _layers(tree: Tree) -> Iterator[tuple[str, ast.ClassDef]]:
     """Yield the classes that assign the projection and work out the shape of their own state."""
     for source in modules(tree, PROJECTION):
-        for node in ast.walk(source.tree):
+        for node in source.tree.body:
             if isinstance(node, ast.ClassDef) and {"get_state_shape", "__init__"} <= dict(_methods(node)).keys():
                 state = SHAPE in _names(node)
                 if state and PROJECTION in _assigned(node):
@@ -177,8 +177,8 @@ def _state_dtypes(tree: Tree) -> Iterator[tuple[str, int]]:
 
 def _half_norms(tree: Tree) -> Iterator[tuple[str, int]]:
     """Yield the squares of gated norms in functions that never say float32."""
-    for source in modules(tree, "RMSNormGated"):
-        for layer in ast.walk(source.tree):
+    for source in modules(tree, "class RMSNormGated"):
+        for layer in source.tree.body:
             if isinstance(layer, ast.ClassDef) and layer.name == "RMSNormGated":
                 for _, method in _methods(layer):
                     if {"float", "float32"} & _names(method):

@@ -76,15 +76,16 @@ def _default(signature: ast.arguments | None) -> ast.expr:
 
 def _signature(sources: list[Source]) -> ast.arguments | None:
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.tree.body:
             if isinstance(node, ast.FunctionDef) and node.name == SPLIT:
                 return node.args
     return None
 
 
 def _splits(tree: ast.Module) -> Iterator[ast.Call]:
+    aliases = _aliases(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and called(node) in _aliases(tree):
+        if isinstance(node, ast.Call) and called(node) in aliases:
             yield node
 
 
@@ -105,4 +106,4 @@ def _metadata_taken(tree: ast.Module) -> Iterator[str]:
 
 
 def _classes(tree: ast.Module) -> set[str]:
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
