@@ -203,6 +203,62 @@ def test_an_allocation_in_a_forward_method_takes_the_activations_dtype() -> None
     assert "z = torch.empty(2).to(qkvz.dtype)" in text
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        "positions",
+        "input_ids: torch.Tensor",
+        "kv_cache",
+        "state_idx",
+        "ssm_state",
+        "x_fp8",
+        "res: Tensor | None",
+        "mask",
+    ],
+)
+def test_the_dtype_of_what_is_no_activations_is_not_taken(first: str) -> None:
+    method = forward(branched("self.fast", more=f"use({first.partition(':')[0]})\n"))
+    method = method.replace("out = self.buffer", "out = torch.empty(2, dtype=torch.float16)")
+    text = repaired(layer(method.replace("(self, ", f"(self, {first}, ")))
+    assert "out = torch.empty(2, dtype=qkvz.dtype)" in text
+    assert "if self.fast and qkvz.dtype == torch.float16:" in text
+
+
+@pytest.mark.parametrize(
+    ("again", "refused"),
+    [
+        ("qkvz, scale = scaled_fp8_quant(qkvz)", True),
+        ("qkvz = qkvz.float()", True),
+        ("qkvz = other(ba)", True),
+        ("qkvz = self.norm(qkvz) + ba.to(qkvz.dtype)", False),
+        ("qkvz, ba = self.norm(qkvz, ba)", False),
+    ],
+)
+def test_activations_that_may_have_another_dtype_by_then_are_not_asked(again: str, refused: bool) -> None:
+    source = layer(forward(branched("self.fast", more=f"{again}\nz = torch.empty(2, dtype=torch.float16)\n")))
+    if refused:
+        assert any("may give qkvz another dtype" in said for said in refusals(source))
+    else:
+        assert "self.fast and qkvz.dtype == torch.float16:" in repaired(source)
+
+
+def test_another_arm_does_not_change_what_is_asked() -> None:
+    body = "if ba is None:\n    qkvz = other(ba)\n" + branched("self.fast").replace("if self", "elif self")
+    assert "elif self.fast and qkvz.dtype == torch.float16:" in repaired(layer(forward(body)))
+
+
+def test_the_default_dtype_is_not_taken_for_what_may_be_made_later() -> None:
+    held = (
+        "class Held:\n    def __init__(self):\n        self.out = torch.empty(2, dtype=torch.float16)\n\n\nclass Layer("
+    )
+    source = layer(forward(branched("self.fast", more="out = self.held.out\n"))).replace(b"class Layer(", held.encode())
+    source = source.replace(b"        self.buffer =", b"        self.held = Held()\n        self.buffer =")
+    (said,) = refusals(source, built_in_dtype=True)
+    assert "Held may be made while no model is loaded" in said
+    made = repaired(source.replace(b"class Held:", b"class Held(nn.Module):"), built_in_dtype=True)
+    assert "self.out = torch.empty(2, dtype=torch.get_default_dtype())" in made
+
+
 def test_a_dtype_that_is_held_in_a_name_is_not_changed_for_others() -> None:
     source = layer(forward(branched("self.fast"))).replace(b"dtype=torch.float16)", b"dtype=HALF)")
     text = repaired(source.replace(b"\n\n\nclass", b"\n\nHALF = torch.float16\n\n\nclass"))

@@ -8,6 +8,18 @@ from __future__ import annotations
 
 from seatrial.model.scratch.analysis import analyse
 from seatrial.model.scratch.found import Allocation, Analysis, Fused, Hazard, Span, Unproven, Use
+from seatrial.model.scratch.roots import named_as_activations
 from seatrial.model.scratch.telling import worth_parsing
 
-__all__ = ["Allocation", "Analysis", "Fused", "Hazard", "Span", "Unproven", "Use", "analyse", "worth_parsing"]
+__all__ = [
+    "Allocation",
+    "Analysis",
+    "Fused",
+    "Hazard",
+    "Span",
+    "Unproven",
+    "Use",
+    "analyse",
+    "named_as_activations",
+    "worth_parsing",
+]

@@ -19,7 +19,7 @@ from seatrial.model.scratch.walk import MOST, Frame, WorthwhileError
 TURNS = 4
 """Walks until attributes hold what they always hold; each may learn from the one before."""
 _NOT_ACTIVATIONS = re.compile(
-    r"position|_ids?$|^ids|ind(ex|ices)|_loc$|mapping|table|lens?$|mask|cache|scale|metadata|context|offset|topk_ids"
+    r"position|_ids?$|^ids|_?idxs?$|ind(ex|ices)|_loc$|mapping|table|lens?$|mask|cache|scale|metadata|context|offset|topk_ids"
     r"|logits|count|slot|expert_map|state$|rotary|cos|sin|seq|prefix|name|size|num_|layer"
 )
 """Parameters of a forward method that are no activations, by their names."""
@@ -154,4 +154,9 @@ def _given(parameters: Sequence[ast.arg], forward: bool) -> list[Argument]:
 
 def _is_activation(arg: ast.arg) -> bool:
     kind = ast.unparse(arg.annotation) if arg.annotation is not None else "Tensor"
-    return "Tensor" in kind and "IntermediateTensors" not in kind and not _NOT_ACTIVATIONS.search(arg.arg)
+    return "Tensor" in kind and "IntermediateTensors" not in kind and named_as_activations(arg.arg)
+
+
+def named_as_activations(name: str) -> bool:
+    """Tell whether a parameter of a forward method may be activations, by its name."""
+    return not _NOT_ACTIVATIONS.search(name)

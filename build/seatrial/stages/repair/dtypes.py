@@ -8,9 +8,11 @@ import libcst as cst
 
 from seatrial.model.scratch import Allocation, Hazard
 from seatrial.stages.repair.edits import Edits, RefusedPlaceError, dotted, parameters
-from seatrial.stages.repair.tensors import activations
+from seatrial.stages.repair.tensors import activations, hold_dtype
 
 DEFAULT = "torch.get_default_dtype()"
+PLAIN = frozenset({"object", "ABC", "Protocol", "NamedTuple", "Generic"})
+"""Bases that make no module of torch's of a class."""
 
 
 def follow_dtypes(edits: Edits, hazards: Iterable[Hazard], *, built_in_dtype: bool) -> None:
@@ -65,17 +67,22 @@ def _known_dtype(edits: Edits, node: cst.CSTNode, met: set[str], built_in_dtype:
         for name in sorted(met, key=lambda name: ("bias" not in name, name)):
             if _bound_before(edits, function, name, line):
                 return f"{name}.dtype"
+        before = "no parameter in the model's dtype is made before this line"
+        if not _derives(classes[0]):
+            raise RefusedPlaceError(line, f"{before}, and {classes[0].name.value} may be made while no model is loaded")
         if built_in_dtype:
             return DEFAULT
-        raise RefusedPlaceError(
-            line,
-            "no parameter in the model's dtype is made before this line, and no loader of the tree makes models under"
-            " their dtype",
-        )
+        raise RefusedPlaceError(line, f"{before}, and no loader of the tree makes models under their dtype")
     tensor = activations(function)
     if tensor is None or tensor not in parameters(function):
         raise RefusedPlaceError(line, f"{function.name.value} is given no activations whose dtype it could take")
+    hold_dtype(edits, function, tensor, node)
     return f"{tensor}.dtype"
+
+
+def _derives(cls: cst.ClassDef) -> bool:
+    """Tell whether a class has a base, so that it may be a module of torch's: those are made when a model is loaded."""
+    return any(dotted(base.value).rpartition(".")[2] not in PLAIN for base in cls.bases)
 
 
 def _bound_before(edits: Edits, function: cst.FunctionDef, name: str, line: int) -> bool:

@@ -16,7 +16,7 @@ from seatrial.stages.repair.edits import Edits, Refusal, RefusedPlaceError
 from seatrial.stages.repair.guards import Planner, with_guard
 from seatrial.stages.repair.plans import Plan
 from seatrial.stages.repair.proof import differences
-from seatrial.stages.repair.tensors import activations
+from seatrial.stages.repair.tensors import activations, hold_dtype
 
 Reader = Callable[[str], ast.Module | None]
 
@@ -102,6 +102,10 @@ def _guard(edits: Edits, function: cst.FunctionDef, plan: Plan) -> None:
         edits.refuse(edits.line(function), f"{function.name.value} is given no activations whose dtype could be asked")
         return
     for node in dict.fromkeys(plan.guarded):
+        try:
+            hold_dtype(edits, function, tensor, node)
+        except RefusedPlaceError as refused:
+            edits.refuse(refused.line, refused.why)
         edits.change(node, lambda updated: with_guard(updated, tensor))
 
 
