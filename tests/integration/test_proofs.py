@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.index]
 
 ROOT = Path(__file__).parents[2]
 PROJECT = Project(ROOT)
+SKIPPED = {"gdn-state-dtype": 24}
+"""Cases that a proof leaves out in our images: Qwen3.5 asks for torchvision, which they do not hold."""
 
 
 def proofs() -> list[tuple[LoadedFix, str]]:
@@ -59,7 +61,7 @@ def test_a_proof_is_green_in_the_image_and_red_over_the_pristine_files(
         pytest.skip(f"not run: there is no {image}; build it: nox -s build-cpu -- --base {base}")
     proof = PROJECT.patches / fix.id / fix.fix.proof
     green = run_in(engine, image, proof, runner, over={})
-    assert green.passed > 0 and green.failed == 0, green.text
+    assert green.passed > 0 and green.failed == 0 and green.skipped == SKIPPED.get(fix.id, 0), green.text
 
     shop = open_shop(PROJECT, Console())
     wheel = fetch_artifact(

@@ -50,7 +50,7 @@ def go(engine: docker.DockerClient, tmp_path: Path, proof: Path) -> Outcome:
 
 def test_the_stand_in_is_the_operator(engine: docker.DockerClient, inside: Path, tmp_path: Path) -> None:
     outcome = go(engine, tmp_path, inside / "kernel.py")
-    assert outcome.passed > 60 and outcome.failed == 0, outcome.text
+    assert outcome.passed > 60 and outcome.failed == outcome.skipped == 0, outcome.text
 
 
 def test_the_downstream_shape_dies_and_the_repair_cures_it(
@@ -65,9 +65,9 @@ def test_the_downstream_shape_dies_and_the_repair_cures_it(
     shutil.copy(FIXTURE, inside / "before.py")
     shutil.copy(model, inside / "after.py")
     outcome = go(engine, tmp_path, inside / "downstream.py")
-    assert outcome.passed > 40 and outcome.failed == 0, outcome.text
+    assert outcome.passed > 40 and outcome.failed == outcome.skipped == 0, outcome.text
 
 
 def test_the_layer_of_0_15_1_keeps_the_contract(engine: docker.DockerClient, inside: Path, tmp_path: Path) -> None:
     outcome = go(engine, tmp_path, inside / "layer.py")
-    assert outcome.passed > 20 and outcome.failed == 0, outcome.text
+    assert outcome.passed > 20 and outcome.failed == outcome.skipped == 0, outcome.text
