@@ -297,6 +297,49 @@ def test_an_operator_with_more_than_names_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "called",
+    ["torch.ops._xpu_C.gdn_attention.default(", "(run := torch.ops._xpu_C.gdn_attention)(", "self.run("],
+)
+def test_an_operator_under_another_name_is_checked_as_well(called: str) -> None:
+    source = layer(forward(branched("self.fast"))).replace(b"torch.ops._xpu_C.gdn_attention(", called.encode())
+    held = b"        self.run = torch.ops._xpu_C.gdn_attention\n        self.buffer ="
+    assert repaired(source.replace(b"        self.buffer =", held)).count("gdn_attention wants one dtype: ") == 1
+
+
+def test_an_operator_in_a_choice_is_refused() -> None:
+    call = " ".join(OPERATOR.split())
+    (said,) = refusals(layer(forward(f"y = {FUSED.strip()} if self.fast else {call}\n")))
+    assert "gdn_attention does not stand on a line of its own" in said
+
+
+def test_the_custom_operator_that_runs_a_layer_is_another() -> None:
+    text = repaired(layer(forward(branched("self.fast") + "torch.ops.vllm.gdn_attention(qkvz, out, self.prefix)\n")))
+    assert text.count("gdn_attention wants one dtype: ") == 1
+
+
+def test_what_was_repaired_before_stays_when_more_is_added() -> None:
+    once = repaired(layer(forward(branched("self.fast")), projecting(), forward(FUSED, name="forward_projected")))
+    more = once.replace(
+        "        self.buffer =", "        self.more = torch.empty(3, dtype=torch.half)\n        self.buffer ="
+    )
+    more += "\n" + textwrap.indent(
+        forward(branched("self.fast"), name="forward_more", head="out = z = self.more\n"), " " * 4
+    )
+    text = repaired(more.encode())
+    assert text.count("gdn_attention wants one dtype: ") == 3
+    assert "self.more = torch.empty(3, dtype=self.dt_bias.dtype)" in text
+    guard = "if self.fast and qkvz.dtype == torch.float16:"
+    assert guard in once
+    assert list(differences(once, once.replace(guard, "if self.fast:"), "projected"))
+
+
+def test_torch_by_another_name_is_refused() -> None:
+    source = layer(forward(branched("self.fast"))).replace(b"import torch\n", b"import torch as th\n")
+    (said,) = refusals(source.replace(b"torch.float16", b"th.float16").replace(b"torch.o", b"th.o"))
+    assert "torch is not imported by its own name" in said
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("if self.fast and qkvz.dtype == torch.float16:", "if self.slow and qkvz.dtype == torch.float16:"),

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from seatrial.stages.repair.edits import Edits, RefusedPlaceError, dotted, inside
+from seatrial.model.scratch import Use
+from seatrial.stages.repair.edits import Edits, RefusedPlaceError, dotted, inside, text
 
 OPERATOR = "gdn_attention"
 ORDER = ("core_attn_out", "z", "projected_states_qkvz", "projected_states_ba")
 """The operator's first parameters, as vllm-xpu-kernels declares them: all in one dtype."""
 PARAMETER = "dt_bias"
 PARAMETER_AT = 14
+_CHOICE = (cst.IfExp, cst.BooleanOperation, cst.Lambda, cst.BaseComp)
+"""What may not run a call that stands in it: a check in front of the line would run all the same."""
 
 
 def check_operators(edits: Edits, calls: Iterable[cst.Call]) -> None:
@@ -24,22 +27,30 @@ def check_operators(edits: Edits, calls: Iterable[cst.Call]) -> None:
             edits.refuse(refused.line, refused.why)
 
 
-def operator_calls(module: cst.Module) -> list[cst.Call]:
-    """Return the calls of the operator: `torch.ops.<namespace>.gdn_attention`."""
-    return [
-        node
-        for node in inside(module)
-        if isinstance(node, cst.Call)
-        and dotted(node.func).startswith("torch.ops.")
-        and dotted(node.func).endswith(f".{OPERATOR}")
-    ]
+def operator_calls(edits: Edits, kernels: Iterable[Use]) -> list[cst.Call]:
+    """Return the calls of the operator, `torch.ops.<namespace>.gdn_attention`, and those of a name that stands for it.
+
+    Args:
+        kernels: the calls of kernels that the analysis came to.
+    """
+    found = [edits.at(use.call) for use in kernels if _is_operator(use.kernel)]
+    found += [node for node in inside(edits.module) if isinstance(node, cst.Call) and _is_operator(dotted(node.func))]
+    return [node for node in dict.fromkeys(found) if isinstance(node, cst.Call)]
+
+
+def _is_operator(name: str) -> bool:
+    """Tell the operator; vLLM's own custom operators run a layer's Python, and take other arguments."""
+    parts = name.removesuffix(".default").split(".")
+    return parts[:2] == ["torch", "ops"] and parts[-1] == OPERATOR and parts[2] != "vllm"
 
 
 def _check(edits: Edits, call: cst.Call) -> None:
     line = edits.line(call)
     statement = next((node for node in edits.above(call) if isinstance(node, cst.SimpleStatementLine)), None)
-    if statement is None or len(statement.body) != 1:
+    if statement is None or len(statement.body) != 1 or any(isinstance(node, _CHOICE) for node in edits.above(call)):
         raise RefusedPlaceError(line, f"{OPERATOR} does not stand on a line of its own")
+    if _is_checked(edits, statement):
+        return
     named = {name: _plain(call, name, number, line) for number, name in enumerate(ORDER)}
     named[PARAMETER] = _plain(call, PARAMETER, PARAMETER_AT, line)
     equal = "\n    == ".join(f"{value}.dtype" for value in named.values())
@@ -56,6 +67,13 @@ def _check(edits: Edits, call: cst.Call) -> None:
         return cst.FlattenSentinel([before, updated.with_changes(leading_lines=[])])
 
     edits.change(statement, put)
+
+
+def _is_checked(edits: Edits, statement: cst.SimpleStatementLine) -> bool:
+    """Tell whether an earlier repair has put its check in front of a statement."""
+    lines = list(getattr(next(edits.above(statement)), "body", ()))
+    before = lines[lines.index(statement) - 1] if lines.index(statement) else None
+    return isinstance(before, cst.If) and f"{OPERATOR} wants one dtype" in text(before)
 
 
 def _plain(call: cst.Call, name: str, position: int, line: int) -> str:

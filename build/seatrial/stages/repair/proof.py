@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from itertools import zip_longest
 
@@ -16,8 +17,12 @@ def differences(before: str, after: str, given: str) -> Iterator[tuple[int, str]
     Args:
         given: the keyword that repaired methods take projected states by; None where its callers are as before.
     """
-    neutral = ast.fix_missing_locations(_Float16(given).visit(ast.parse(after)))
-    yield from _compare(ast.parse(before), neutral, 1)
+    old, new = _Float16(given), _Float16(given)
+    yield from _compare(old.visit(ast.parse(before)), new.visit(ast.parse(after)), 1)
+    if old.dropped - new.dropped:  # what was there before has to stay, neutral or not
+        yield 1, "it would run something else in float16"
+    if new.torch > old.torch and not new.imports:
+        yield 1, "torch is not imported by its own name"
 
 
 class _Float16(ast.NodeTransformer):
@@ -25,11 +30,27 @@ class _Float16(ast.NodeTransformer):
 
     def __init__(self, given: str) -> None:
         self._given = given
+        self.dropped: Counter[str] = Counter()
+        self.torch = 0
+        """How often torch is named."""
+        self.imports = False
+        """The module imports torch by that name."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Count torch."""
+        self.torch += node.id == "torch"
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        """Look for torch."""
+        self.imports |= any(one.asname is None and one.name.split(".")[0] == "torch" for one in node.names)
+        return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         """Drop `and X.dtype == torch.float16` at a test's end."""
         self.generic_visit(node)
         if isinstance(node.op, ast.And) and _asks_half(node.values[-1], ast.Eq):
+            self.dropped[ast.unparse(node.values[-1])] += 1
             rest = node.values[:-1]
             return rest[0] if len(rest) == 1 else ast.BoolOp(ast.And(), rest)
         return node
@@ -38,9 +59,9 @@ class _Float16(ast.NodeTransformer):
         """Drop the way of other dtypes, and the check in front of the operator."""
         self.generic_visit(node)
         if not node.orelse and len(node.body) == 1:
-            if _asks_half(node.test, ast.NotEq) and isinstance(node.body[0], ast.Return):
-                return None
-            if _asks_one_dtype(node.test) and isinstance(node.body[0], ast.Raise):
+            other = _asks_half(node.test, ast.NotEq) and isinstance(node.body[0], ast.Return)
+            if other or (_asks_one_dtype(node.test) and isinstance(node.body[0], ast.Raise)):
+                self.dropped[ast.unparse(node)] += 1
                 return None
         return node
 

@@ -59,7 +59,7 @@ def rewrite_source(
         edits.refuse(unproven.span.line, unproven.why)
     follow_dtypes(edits, analysis.hazards, built_in_dtype=built_in_dtype)
     opened = _guard_calls(edits, analysis)
-    check_operators(edits, operator_calls(edits.module))
+    check_operators(edits, operator_calls(edits, analysis.kernels))
     if edits.refusals:
         return Rewritten(path, source, source, tuple(edits.refusals))
     return Rewritten(path, source, edits.done(), (), tuple(opened))
