@@ -217,3 +217,15 @@ def test_the_moving_line_says_what_is_under_way() -> None:
     board.take({"name": "a/ready", "outcome": "passed"})
     board.take({"name": "a/chat", "outcome": "not-run", "reason": "dead"})
     assert "2 of 2  ending  (1 passed, 1 not-run;" in board.line(began + 9)
+
+
+def test_a_reason_that_many_cases_share_is_said_once() -> None:
+    said = io.StringIO()
+    board = Board(["a", "b", "c", "d"], Console(out=said, ci=False))
+    for name, reason in (("a", "no operator"), ("b", "no operator"), ("c", "no memory"), ("d", "no operator")):
+        board.take({"name": name, "outcome": "not-supported", "reason": reason})
+    assert [line.strip() for line in said.getvalue().splitlines() if "no " in line] == [
+        "no operator",
+        "no memory",
+        "no operator",
+    ]

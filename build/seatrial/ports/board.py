@@ -29,9 +29,11 @@ class Board:
         self._console = console
         self._ended: dict[str, Outcome] = {}
         self._begun = self._last = time.monotonic()
+        self._said = ""
+        """The reason that was printed last: a declaration may hold for dozens of cases in a row."""
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Print how one case ended; for a bad one also why."""
+        """Print how one case ended; for a bad one also why, once for those in a row."""
         case = Case.model_validate_json(json.dumps(event))
         self._ended[case.name] = case.outcome
         self._last = time.monotonic()
@@ -41,8 +43,9 @@ class Board:
         self._console.line(f"    {text}", style=STYLES.get(case.outcome, "red"))
         if case.outcome is Outcome.PASSED:
             return
-        if case.reason:
+        if case.reason and case.reason != self._said:
             self._console.detail(f"    {case.reason}")
+        self._said = case.reason
         if case.log_line:
             self._console.detail(f"    log: {case.log_line}")
 
