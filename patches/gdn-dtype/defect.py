@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from seatrial.model.fixes import Finding
 from seatrial.model.modules import parse
-from seatrial.model.scratch import Analysis, Fused, Hazard, Use, analyse, worth_parsing
+from seatrial.model.scratch import Analysis, Fused, Hazard, Use, analyse, source_text, worth_parsing
 from seatrial.model.tree import Tree
 
 FIX = "gdn-dtype"
@@ -46,7 +46,7 @@ def detect(tree: Tree) -> list[Finding]:
     found: list[Finding] = []
     for path, data in _modules(tree):
         if worth_parsing(data, path):
-            found += _findings(analyse(data.decode(), path, read))
+            found += _findings(analyse(source_text(data, path), path, read))
     return found
 
 

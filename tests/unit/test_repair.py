@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.cli.main import main
+from seatrial.flow.repair import plan_repair
 from seatrial.model.errors import DiskError, FixError, IntegrityError, UsageError
 from seatrial.model.scratch import analyse
 from seatrial.stages.repair import prove, repair_tree, rewrite_source, write_tree
@@ -100,6 +101,24 @@ def test_formatting_and_comments_stay() -> None:
     left = repaired(layer(forward(branched("self.fast"))).replace(b"\n", b"\r\n"))
     assert left.count("\r\n") == left.count("\n")
     assert "dtype=self.dt_bias.dtype)  # one token" in left
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["# one\x0c\x0b\x1cline\u2028\n", "\ufeff", "\ufeff# -*- coding: utf-8 -*-\n", "# coding: latin-1\n# caf\xe9\n"],
+)
+def test_encodings_and_odd_line_breaks_stay(first: str) -> None:
+    encoding = "latin-1" if "latin" in first else "utf-8"
+    source = layer(forward(branched("self.fast", more="say('\xe9'); y = torch.empty(2, dtype=torch.float16)\n")))
+    source = source.replace(b"(qkvz, ba, self.dt_bias, out, z)", b"(qkvz, ba, self.dt_bias, out, y)")
+    one = prove(rewrite_source((first + source.decode().lstrip("\n")).encode(encoding), PATH))
+    assert [str(refusal) for refusal in one.refusals] == []
+    text = one.after.decode(encoding)
+    assert text.startswith(first)
+    assert "say('\xe9'); y = torch.empty(2, dtype=qkvz.dtype)\n" in text
+    assert text.count("gdn_attention wants one dtype: ") == 1
+    again = rewrite_source(one.after, PATH)
+    assert (again.after, again.refusals) == (one.after, ())
 
 
 @pytest.mark.parametrize(
@@ -437,6 +456,23 @@ def test_what_is_no_tree_is_refused(tmp_path: Path) -> None:
 def test_no_python_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=rf"{PATH}:{FIXTURE.count(10) + 1} is no valid Python"):
         repair_tree(tree(tmp_path, FIXTURE + b"def :\n"))
+
+
+def test_bytes_in_another_encoding_than_said_are_refused(tmp_path: Path) -> None:
+    root = tree(tmp_path, b"# caf\xe9\n" + FIXTURE)
+    for verb in (["check", str(root)], ["repair", "gdn-dtype", str(root)]):
+        assert main(verb) == IntegrityError.code
+
+
+def test_a_patch_of_sources_with_cr_lf_is_for_keep_cr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, source, said in (
+        ("lf", FIXTURE, "git am:"),
+        ("cr", FIXTURE.replace(b"\n", b"\r\n"), "git am --keep-cr:"),
+    ):
+        root = tree(tmp_path / name, source)
+        assert plan_repair("gdn-dtype", root)[0].taken_by + ":" == said
+        assert main(["repair", "gdn-dtype", str(root), "--dry-run"]) == 0
+        assert "\r" not in capsys.readouterr().out
 
 
 def test_a_read_only_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:

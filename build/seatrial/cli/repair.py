@@ -32,7 +32,7 @@ def _run(context: Context, options: argparse.Namespace) -> int:
         done = "would be repaired" if options.dry_run else "repaired"
         console.line(f"{options.tree}: {len(repaired.files)} files {done} ({options.fix})")
         if options.write_patch is not None:
-            console.line(f"patch for git am: {options.write_patch}")
+            console.line(f"patch for {repaired.taken_by}: {options.write_patch}")
     else:
         console.line(f"{options.tree}: nothing to do for {options.fix}")
     console.result({"fix": options.fix, "files": [one.path for one in repaired.files], "written": not options.dry_run})

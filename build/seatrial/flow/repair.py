@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.model.errors import DiskError, FixError, UsageError
+from seatrial.model.scratch import source_lines, source_text
 from seatrial.ports.files import write_atomic
 
 if TYPE_CHECKING:
@@ -24,18 +25,27 @@ class Repaired:
     tree: Path
     files: tuple[Rewritten, ...]
 
+    @property
+    def taken_by(self) -> str:
+        """Return the command that takes the repair's patch: `git am` drops the CR of lines that end with CR LF."""
+        return "git am --keep-cr" if any(b"\r" in one.before for one in self.files) else "git am"
+
     def diff(self) -> list[str]:
         """Return the change as lines of a unified diff."""
         lines: list[str] = []
         for one in self.files:
             lines += difflib.unified_diff(
-                one.before.decode().splitlines(),
-                one.after.decode().splitlines(),
+                _lines(one.before, one.path),
+                _lines(one.after, one.path),
                 f"a/{one.path}",
                 f"b/{one.path}",
                 lineterm="",
             )
         return lines
+
+
+def _lines(data: bytes, path: str) -> list[str]:
+    return [line.rstrip("\r\n") for line in source_lines(source_text(data, path))]
 
 
 def plan_repair(fix: str, tree: Path) -> tuple[Repaired, tuple[Refusal, ...]]:

@@ -35,8 +35,11 @@ def modules(
                 yield Source(path, parse(data, path))
 
 
-def parse(data: bytes, path: str) -> ast.Module:
+def parse(data: bytes | str, path: str) -> ast.Module:
     """Return the syntax tree of a module; several detectors that ask for the same one share it.
+
+    Args:
+        data: of a text that names an encoding, the text: bytes would be read in that encoding.
 
     Raises:
         IntegrityError: the bytes are no Python; says where.
@@ -56,7 +59,7 @@ def parse(data: bytes, path: str) -> ast.Module:
 
 
 @lru_cache(maxsize=32)
-def _parsed(data: bytes) -> ast.Module:
+def _parsed(data: bytes | str) -> ast.Module:
     return ast.parse(data)
 
 

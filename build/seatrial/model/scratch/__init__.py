@@ -10,6 +10,7 @@ from seatrial.model.scratch.analysis import analyse
 from seatrial.model.scratch.found import Allocation, Analysis, Fused, Hazard, Span, Unproven, Use
 from seatrial.model.scratch.roots import named_as_activations
 from seatrial.model.scratch.telling import worth_parsing
+from seatrial.model.scratch.text import source_lines, source_text
 
 __all__ = [
     "Allocation",
@@ -21,5 +22,7 @@ __all__ = [
     "Use",
     "analyse",
     "named_as_activations",
+    "source_lines",
+    "source_text",
     "worth_parsing",
 ]

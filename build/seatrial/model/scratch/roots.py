@@ -13,6 +13,7 @@ from seatrial.model.scratch.kernels import FUSED_WORD
 from seatrial.model.scratch.spellers import Spellers
 from seatrial.model.scratch.statements import Runner
 from seatrial.model.scratch.tensors import Argument
+from seatrial.model.scratch.text import says_encoding
 from seatrial.model.scratch.values import SIXTEEN, UNKNOWN, Callee, Dtype, Follower, Fresh, Partial, Value, of
 from seatrial.model.scratch.walk import MOST, Frame, WorthwhileError
 
@@ -31,7 +32,7 @@ def walked(source: str, path: str, read: Reader) -> Runner | None:
     None when nothing can be found: what it allocates in a literal 16-bit dtype meets nothing, and it calls no kernel
     that takes float16 alone. That is seen before any other module is read.
     """
-    contents = Contents(path, parse(source.encode(), path))
+    contents = Contents(path, parse(source if says_encoding(source) else source.encode(), path))
     chosen = None
     if FUSED_WORD not in source:
         spellers = Spellers(contents, source)

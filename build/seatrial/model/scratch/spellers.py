@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from seatrial.model.scratch.classes import Contents, Function, Library
 from seatrial.model.scratch.telling import spelled_lines
+from seatrial.model.scratch.text import source_lines
 
 
 class Spellers:
@@ -15,7 +16,7 @@ class Spellers:
 
     def __init__(self, contents: Contents, source: str) -> None:
         self._contents = contents
-        self._text = source.splitlines()
+        self._text = source_lines(source)
         self._lines = spelled_lines(source)
         self._names, self._anywhere = self._named()
 
@@ -42,7 +43,7 @@ class Spellers:
 
     def _mentions(self, node: ast.stmt, names: Iterable[str]) -> bool:
         words = "|".join(re.escape(name) for name in names)
-        body = "\n".join(self._text[node.lineno - 1 : node.end_lineno])
+        body = "".join(self._text[node.lineno - 1 : node.end_lineno])
         return bool(words) and re.search(rf"\b(?:{words})\b", body) is not None
 
     def classes(self) -> list[str]:

@@ -67,7 +67,7 @@ def _calls_kernels(data: bytes) -> bool:
         return True
     for found in _IMPORT.finditer(data):
         module = (found[1] or found[3]).decode().split(".")
-        names = set(re.split(r"[\s,]+", (found[2] or b"").decode()))
+        names = set(re.split(r"[\s,]+", (found[2] or b"").decode(errors="replace")))
         if module[0] in ("", "vllm"):
             if not OPS.isdisjoint({*module, *names}):
                 return True

@@ -16,7 +16,7 @@ from libcst.metadata import (
     PositionProvider,
 )
 
-from seatrial.model.scratch import Span
+from seatrial.model.scratch import Span, source_lines, source_text
 
 Change = Callable[[Any], Any]
 """Takes a node whose inner changes are made, gives the node that stands for it."""
@@ -60,7 +60,7 @@ class Edits:
         self._ranges: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
         self._parents: Mapping[cst.CSTNode, cst.CSTNode] = wrapper.resolve(ParentNodeProvider)
         self._contexts = wrapper.resolve(ExpressionContextProvider)
-        self._lines = self.source.decode().splitlines(keepends=True)
+        self._lines = source_lines(source_text(self.source, self.path))
         self._by_range: dict[tuple[int, int, int, int], list[cst.CSTNode]] = {}
         for node, where in self._ranges.items():
             key = (where.start.line, where.start.column, where.end.line, where.end.column)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from seatrial.model.scratch import Analysis, analyse
+from seatrial.model.scratch import Analysis, analyse, source_text
 from seatrial.stages.repair.checks import check_operators, operator_calls
 from seatrial.stages.repair.delegates import GIVEN, sibling_of
 from seatrial.stages.repair.dtypes import follow_dtypes
@@ -51,7 +51,7 @@ def rewrite_source(
     Raises:
         IntegrityError: the source is no Python; says where.
     """
-    analysis = analyse(source.decode(), path, read)
+    analysis = analyse(source_text(source, path), path, read)
     if not analysis.hazards and not analysis.fused:
         return Rewritten(path, source, source, ())
     edits = Edits(source, path)
@@ -115,7 +115,8 @@ def prove(one: Rewritten, read: Reader = lambda _: None) -> Rewritten:
     Args:
         read: gives the modules that classes are imported from, repaired like this one.
     """
-    left = analyse(one.after.decode(), one.path, read)
+    before, after = source_text(one.before, one.path), source_text(one.after, one.path)
+    left = analyse(after, one.path, read)
     refusals = [
         Refusal(
             one.path,
@@ -127,7 +128,5 @@ def prove(one: Rewritten, read: Reader = lambda _: None) -> Rewritten:
     refusals += [
         Refusal(one.path, fused.call.line, f"{fused.kernel} would still run in any dtype") for fused in left.fused
     ]
-    refusals += [
-        Refusal(one.path, line, why) for line, why in differences(one.before.decode(), one.after.decode(), GIVEN)
-    ]
+    refusals += [Refusal(one.path, line, why) for line, why in differences(before, after, GIVEN)]
     return replace(one, after=one.before, refusals=tuple(refusals)) if refusals else one
