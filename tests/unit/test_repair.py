@@ -243,6 +243,19 @@ def test_the_dtype_of_what_is_no_activations_is_not_taken(first: str) -> None:
     assert "if self.fast and qkvz.dtype == torch.float16:" in text
 
 
+@pytest.mark.parametrize("name", ["forward_more", "buffers"])
+def test_a_number_is_no_activations(name: str) -> None:
+    given = "def {name}(self, n{kind}):\n    self.buffer = torch.empty(n, 2, dtype=torch.float16)\n    {use}\n"
+    source = layer(forward(branched("self.fast"))).decode()
+    source = source.replace("dtype=torch.float16)  # one token", "dtype=self.dt_bias.dtype)")
+    (said,) = refusals((source + textwrap.indent(given.format(name=name, kind="", use="use(n)"), "    ")).encode())
+    assert "is given no activations whose dtype it could take" in said
+    tensor = given.replace("empty(n,", "empty(").replace("{use}", "use(n)")
+    for kind, use in ((": torch.Tensor", "use(n)"), ("", "use(n, n.shape[0])")):
+        method = textwrap.indent(tensor.replace("use(n)", use).format(name=name, kind=kind), "    ")
+        assert "self.buffer = torch.empty( 2, dtype=n.dtype)" in repaired((source + method).encode())
+
+
 @pytest.mark.parametrize(
     ("again", "refused"),
     [

@@ -10,6 +10,25 @@ from seatrial.model.scratch import named_as_activations
 from seatrial.stages.repair.edits import Edits, RefusedPlaceError, inside, parameters, text
 
 FIRST = "hidden_states"
+_TENSORS = frozenset(
+    {
+        "dtype",
+        "device",
+        "shape",
+        "size",
+        "dim",
+        "ndim",
+        "numel",
+        "view",
+        "reshape",
+        "contiguous",
+        "flatten",
+        "new_empty",
+    }
+)
+"""What no number has."""
+_SIZED = re.compile(r"^range$|\b(?:empty|zeros|ones|full|new_\w+|view|reshape|expand)$")
+"""Calls that take sizes."""
 _QUANTISED = re.compile(r"fp8|fp4|int8|int4|quant|weight|bias")
 _RECASTS = re.compile(r"quant|fp8|fp4|int8|int4|float|double|half|cast|pack|dtype|\.(?:to|type|int|long|bool)\b")
 """Stands in what may change the dtype of a tensor that it is given."""
@@ -20,7 +39,8 @@ def activations(function: cst.FunctionDef) -> str | None:
     """Return the name of a method's activations: a tensor in the model's dtype; None where it has none.
 
     `hidden_states` by custom; else the first parameter that is handed whole to calls, annotated as a tensor or not at
-    all, never None, never turned into integers, and not named as positions, states, caches and the like are.
+    all, never None, never turned into integers, and not named as positions, states, caches and the like are. What is
+    not annotated has to be seen to be a tensor in a method that is no forward method, and is no number in one that is.
     """
     names = parameters(function)
     if FIRST in names:
@@ -28,7 +48,9 @@ def activations(function: cst.FunctionDef) -> str | None:
     plain = {
         param.name.value
         for param in [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
-        if _is_tensor(param) and named_as_activations(param.name.value) and not _QUANTISED.search(param.name.value)
+        if _is_tensor(param, function)
+        and named_as_activations(param.name.value)
+        and not _QUANTISED.search(param.name.value)
     }
     given = set()
     counted = set()
@@ -43,11 +65,24 @@ def activations(function: cst.FunctionDef) -> str | None:
     return fitting[0] if fitting else None
 
 
-def _is_tensor(param: cst.Param) -> bool:
+def _is_tensor(param: cst.Param, function: cst.FunctionDef) -> bool:
     if isinstance(param.default, cst.Name) and param.default.value == "None":
         return False
-    kind = text(param.annotation.annotation) if param.annotation is not None else "Tensor"
-    return "Tensor" in kind and "None" not in kind and "Optional" not in kind
+    if param.annotation is not None:
+        kind = text(param.annotation.annotation)
+        return "Tensor" in kind and "None" not in kind and "Optional" not in kind
+    forward = function.name.value.startswith("forward")
+    used = False
+    for node in inside(function.body):
+        match node:
+            case cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value=attribute)) if name == param.name.value:
+                used = used or attribute in _TENSORS
+            case cst.Call(func=func, args=args) if _SIZED.search(text(func)):
+                if any(
+                    isinstance(one, cst.Name) and one.value == param.name.value for arg in args for one in inside(arg)
+                ):
+                    forward = False
+    return forward or used
 
 
 def hold_dtype(edits: Edits, function: cst.FunctionDef, tensor: str, place: cst.CSTNode) -> None:
