@@ -523,3 +523,37 @@ def test_only_modules_of_torch_are_worth_parsing_outside_models() -> None:
     elsewhere = "vllm/v1/attention/backends/some.py"
     assert worth_parsing(source().encode(), elsewhere)
     assert not worth_parsing(source().replace("(nn.Module)", "(Backend)").encode(), elsewhere)
+
+
+BUFFER = "self.buf = torch.empty((64, 4), dtype={})"
+CHOICES = {
+    "a branch": f"if config.dtype == torch.float16:\n    {BUFFER.format('torch.float16')}",
+    "either branch": f"""
+        if config.dtype == torch.bfloat16:
+            {BUFFER.format("torch.bfloat16")}
+        else:
+            {BUFFER.format("torch.float16")}
+    """,
+    "an expression": BUFFER.format("torch.half if config.dtype == torch.float16 else torch.bfloat16"),
+    "a name": f"how = torch.bfloat16 if config.dtype == torch.bfloat16 else f16\n{BUFFER.format('how')}",
+    "a mapping": BUFFER.format("{'float16': f16, 'bfloat16': torch.bfloat16}[config.torch_dtype]"),
+}
+
+
+@pytest.mark.parametrize("way", CHOICES)
+def test_a_dtype_that_is_chosen_by_the_models_is_none_that_is_spelled_out(way: str) -> None:
+    assert found(made=CHOICES[way]).hazards == ()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        f"if config.kv_cache_dtype == torch.float16:\n    {BUFFER.format('torch.float16')}",
+        f"if config.dtype == torch.float16:\n    {BUFFER.format('torch.bfloat16')}",
+        f"if config.dtype != torch.float16:\n    {BUFFER.format('torch.float16')}",
+        BUFFER.format("f16 if config.wide else torch.bfloat16"),
+        BUFFER.format("{'a': f16, 'b': torch.bfloat16}[config.kind]"),
+    ],
+)
+def test_a_dtype_that_is_chosen_by_something_else_is_spelled_out(made: str) -> None:
+    assert found(made=made).hazards

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from seatrial.model.scratch.classes import Reader
 from seatrial.model.scratch.found import Allocation, Analysis, Fused, Hazard, Span, Unproven, Use
-from seatrial.model.scratch.guards import exclude, known_dtypes
+from seatrial.model.scratch.guards import Guard, exclude, known_dtypes, literal_holds
 from seatrial.model.scratch.kernels import takes_float16_alone
 from seatrial.model.scratch.roots import walked
 from seatrial.model.scratch.tensors import Argument
 from seatrial.model.scratch.values import Buffer, Follower, Taken
 from seatrial.model.scratch.walk import Reached
+
+Made = Mapping[tuple[str, Span], Sequence[tuple[Guard, ...]]]
+"""What held where calls allocated, by module and place."""
 
 
 def analyse(source: str, path: str, read: Reader = lambda _: None) -> Analysis:
@@ -39,7 +42,7 @@ def analyse(source: str, path: str, read: Reader = lambda _: None) -> Analysis:
             Unproven(_whole(runner.library.main.tree), "the module calls itself in too many ways to follow")
         )
     here = [call for call in reached if call.home == path]
-    return Analysis(path, _hazards(reached, path), _fused(here), tuple(unproven), _kernels(here))
+    return Analysis(path, _hazards(reached, path, runner.made), _fused(here), tuple(unproven), _kernels(here))
 
 
 def _whole(tree: ast.Module) -> Span:
@@ -47,12 +50,14 @@ def _whole(tree: ast.Module) -> Span:
     return Span(1, 0, last.end_lineno or 1, last.end_col_offset or 0)
 
 
-def _hazards(reached: Iterable[Reached], path: str) -> tuple[Hazard, ...]:
+def _hazards(reached: Iterable[Reached], path: str, made: Made) -> tuple[Hazard, ...]:
     found: dict[Buffer, dict[Use, None]] = {}
     for call in reached:
         for buffer, use in _uses(call):
             key = Buffer(buffer.site, buffer.cls, buffer.target)
-            if buffer.site.home != path:
+            guards = made.get((path, buffer.site.call_span), [])
+            asked = bool(guards) and all(literal_holds(some, buffer.site.dtype) for some in guards)
+            if buffer.site.home != path or asked:
                 continue
             if use.parameter or takes_float16_alone(call.kernel):
                 found.setdefault(key, {})[use] = None

@@ -59,6 +59,8 @@ class Caller(Expressions):
         return built_in if built_in is not None else self._passed(node, arguments)
 
     def _place(self, node: ast.Call, frame: Frame) -> Place:
+        if not self.plain:
+            self.made.setdefault((frame.home, Span.of(node)), []).append(tuple(self.guards))
         return Place(node, frame.function, frame.owner, frame.home, self.here())
 
     def _into(self, atom: object, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value | None:

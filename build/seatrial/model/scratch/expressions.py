@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
+from seatrial.model.scratch.guards import Guard, literal_holds
 from seatrial.model.scratch.tensors import Argument, dtype_named
 from seatrial.model.scratch.values import (
+    SIXTEEN,
     UNKNOWN,
     Atom,
     Buffer,
@@ -23,7 +26,7 @@ from seatrial.model.scratch.values import (
     of,
     taken,
 )
-from seatrial.model.scratch.walk import Frame, Walker
+from seatrial.model.scratch.walk import NO_GUARD, Frame, Walker
 
 LAYERS_BY_NAME = frozenset({"no_compile_layers", "static_forward_context"})
 """Where an operator finds the layer that called it."""
@@ -158,6 +161,8 @@ class Expressions(Walker):
         named = [base.ref, *(atom.name for atom in base.atoms if isinstance(atom, Callee))]
         if any(named):
             return Value(ref=f"{next(filter(None, named))}[]")
+        if base.items is not None and key.const is None and ast.unparse(node.slice).endswith("dtype"):
+            return element(base).map(lambda atom: Dtype("") if isinstance(atom, Dtype) else atom)
         if isinstance(node.slice, ast.Slice):
             return join_all([element(base)]) if base.parts is None else Value(items=(("*", element(base)),))
         return element(base, key.const)
@@ -181,8 +186,9 @@ class Expressions(Walker):
         self.value(test, frame)
         found = []
         for expression, holds in ((body, True), (orelse, False)):
-            self.guards.append(self.guard(test, holds, frame))
-            found.append(self.value(expression, frame))
+            guard = frame.scope().guard(test, holds)
+            self.guards.append(NO_GUARD if self.plain else guard)
+            found.append(self.value(expression, frame).map(partial(_unless_asked, guard)))
             self.guards.pop()
         return self.fallback(found)
 
@@ -281,6 +287,12 @@ class Expressions(Walker):
     def apply(self, function: Value, base: Value, arguments: list[Argument], node: ast.Call, frame: Frame) -> Value:
         """Return what calling a value with some arguments may give; `base` is what it is an attribute of."""
         raise NotImplementedError
+
+
+def _unless_asked(guard: Guard, atom: Atom) -> Atom:
+    """Return a dtype as one that is not spelled out where the model is known to have it."""
+    asked = isinstance(atom, Dtype) and atom.name in SIXTEEN and literal_holds([guard], atom.name)
+    return Dtype("") if asked else atom
 
 
 def _dtype_of(atom: Atom) -> Value:

@@ -55,6 +55,13 @@ def exclude(guards: Iterable[Guard]) -> bool:
         known = more
 
 
+def literal_holds(guards: Iterable[Guard], dtype: str) -> bool:
+    """Tell whether a model has a 16-bit dtype where something is made under some guards: it is so, or not the other."""
+    other = "float16" if dtype == "bfloat16" else "bfloat16"
+    facts = facts_of(guards)
+    return (DTYPE + dtype, True) in facts or (DTYPE + other, False) in facts
+
+
 def known_dtypes(guards: Iterable[Guard]) -> frozenset[str]:
     """Return the dtypes that the model is known to have under some guards."""
     return frozenset().union(*(guard.dtypes for guard in guards))

@@ -87,6 +87,8 @@ class Walker:
         self.reached: list[Reached] = []
         self.followed: set[str] = set()
         """Functions that were walked because another one calls them."""
+        self.made: dict[tuple[str, Span], list[tuple[Guard, ...]]] = {}
+        """What held where calls allocated, by module and place; of walks that know conditions."""
         self.budget = MOST
         self._bindings: dict[int, Bindings] = {}
 
