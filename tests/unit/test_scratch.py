@@ -557,3 +557,26 @@ def test_a_dtype_that_is_chosen_by_the_models_is_none_that_is_spelled_out(way: s
 )
 def test_a_dtype_that_is_chosen_by_something_else_is_spelled_out(made: str) -> None:
     assert found(made=made).hazards
+
+
+FIELDS = "\nclass Held{}:\n    other: int\n    buf: torch.Tensor\n"
+KEPT = "\nclass Held:\n    def __init__(self, other, buf):\n        self.buf = buf\n"
+
+
+@pytest.mark.parametrize(
+    ("top", "given"),
+    [
+        ("from dataclasses import dataclass\n\n@dataclass" + FIELDS.format(""), "1, {}"),
+        ("from typing import NamedTuple\n" + FIELDS.format("(NamedTuple)"), "1, buf={}"),
+        (KEPT, "1, {}"),
+        (KEPT, "buf={}, other=1"),
+    ],
+)
+def test_a_buffer_in_an_object_is_followed(top: str, given: str) -> None:
+    made = "self.held = Held({})"
+    hazard = only(
+        found(top=top, made=made.format(given.format(MADE.partition("= ")[2])), taken="self.held.buf[:tokens]")
+    )
+    assert (hazard.cls, hazard.allocation.target) == ("Held", "self.buf")
+    other = made.format(given.format("torch.empty(4, dtype=config.dtype)"))
+    assert found(top=top, made=other, taken="self.held.buf[:tokens]").hazards == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from seatrial.model.modules import called
 from seatrial.model.scratch.expressions import Expressions
@@ -97,7 +98,7 @@ class Caller(Expressions):
         plain = ref.removesuffix("[]")
         first = join_all(argument.value for argument in arguments[:1])
         if ref in self.library.classes:
-            return of(Instance(ref))
+            return self._made_of(ref, arguments, node, frame)
         if last.endswith("Parameter"):
             return self._parameter(arguments)
         if ref.startswith("torch.") and not ref.startswith("torch.ops."):
@@ -119,6 +120,24 @@ class Caller(Expressions):
             return of(Partial(first, positional, keywords))
         made = kept(last, UNKNOWN, arguments)
         return made if made is not None else self._passed(node, arguments)
+
+    def _made_of(self, cls: str, arguments: Sequence[Argument], node: ast.Call, frame: Frame) -> Value:
+        """Return an instance of a class; one that is no module keeps what it is given, by `__init__` or by field."""
+        made = of(Instance(cls))
+        if self.library.is_module(cls):
+            return made
+        found = self.library.method(cls, "__init__")
+        if found is not None:
+            owner, body = found
+            self.run(Callee(body, f"{owner.name}.__init__", owner.home, instance=cls), arguments, node)
+            return made
+        fields = self.library.fields(cls)
+        for argument in arguments:
+            place = int(argument.name) if argument.name.isdigit() else -1
+            name = fields[place] if 0 <= place < len(fields) else argument.name
+            if name in fields:
+                self.hold(made, name, argument.value, replace(frame, owner=cls))
+        return made
 
     def _register(self, arguments: Sequence[Argument]) -> None:
         """Remember the body of a custom operator: calls of it go there."""

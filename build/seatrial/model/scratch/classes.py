@@ -123,6 +123,13 @@ class Library:
         found = [value for known in self.lineage(cls) for value in known.assigned.get(name, ())]
         return found if len(found) == 1 else []
 
+    def fields(self, name: str) -> list[str]:
+        """Return the annotated fields of a class, as dataclasses and named tuples take them."""
+        lines = [line for known in reversed(self.lineage(name)) for line in known.node.body]
+        return [
+            line.target.id for line in lines if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        ]
+
     def is_whole(self, name: str) -> bool:
         """Tell whether every base of a class is known, so that no attribute of it can come from elsewhere."""
         return all(
