@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import stat
 import textwrap
 from pathlib import Path
@@ -486,6 +487,16 @@ def test_a_patch_of_sources_with_cr_lf_is_for_keep_cr(tmp_path: Path, capsys: py
         assert plan_repair("gdn-dtype", root)[0].taken_by + ":" == said
         assert main(["repair", "gdn-dtype", str(root), "--dry-run"]) == 0
         assert "\r" not in capsys.readouterr().out
+
+
+def test_a_patch_takes_the_place_of_files_alone(tmp_path: Path) -> None:
+    root = tree(tmp_path / "tree")
+    before = bytes_of(root)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        assert main(["repair", "gdn-dtype", str(root), "--write-patch", str(path)]) == DiskError.code
+    assert bytes_of(root) == before
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_a_read_only_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def carry_out(repaired: Repaired, patch: Path | None, *, dry_run: bool) -> None:
     """
     from seatrial.stages.repair import write_patch, write_tree  # noqa: PLC0415 - as above
 
-    if patch is not None and patch.is_dir():
-        raise DiskError(f"{patch} is a folder", do="name a file")
+    if patch is not None and patch.exists() and not patch.is_file():
+        raise DiskError(f"{patch} is no file", why="a patch takes its place, a device's as well", do="name a file")
     kept = patch.read_bytes() if patch is not None and patch.is_file() else None
     try:
         if patch is not None:
