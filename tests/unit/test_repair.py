@@ -165,6 +165,33 @@ def test_a_layout_that_is_made_for_the_fused_kernel_does_not_reach_the_operator(
     assert text.count("if is_decode and qkvz.dtype == torch.float16:") == 1
 
 
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ("if not is_decode:\n    qkvz = self.order(qkvz)", True),
+        ("if n > 1:\n    qkvz = self.order(qkvz)", True),
+        ("if is_decode:\n    pass\nelse:\n    self.order(qkvz)", True),
+        ("qkvz = qkvz if is_decode else self.order(qkvz)", True),
+        ("if not is_decode:\n    out = self.buffer[:n]", False),
+        ("if not is_decode:\n    noise = self.order(ba)", False),
+        ("if self.wide:\n    qkvz = self.order(qkvz)", False),
+    ],
+)
+def test_what_is_made_for_the_operator_alone_is_not_left_out(more: str, refused: bool) -> None:
+    body = f"n = qkvz.size(0)\nis_decode = n == 1\n{more}\n"
+    for rest in (branched("is_decode"), f"if is_decode:\n    {FUSED}    return\n{OPERATOR}"):
+        source = layer(forward(body + rest))
+        if refused:
+            assert any("is made here" in said for said in refusals(source))
+        else:
+            assert repaired(source).count("is_decode and qkvz.dtype == torch.float16:") == 1
+
+
+def test_a_layout_before_an_early_return_does_not_reach_the_operator() -> None:
+    body = f"if is_decode:\n    qkvz = qkvz[:, self.order]\nif is_decode:\n    {FUSED}    return\n{OPERATOR}"
+    assert repaired(layer(forward(body))).count("if is_decode and qkvz.dtype == torch.float16:") == 2
+
+
 def test_no_name_is_read_that_only_guarded_lines_bind() -> None:
     body = branched("is_decode").replace(FUSED, f"{FUSED}    took = now()\n")
     assert repaired(layer(forward(body + "if noisy and is_decode:\n    print(took)\n"))).count("== torch.float16:") == 2

@@ -20,11 +20,13 @@ class Plan:
         guarded: conditions that must ask for float16 too.
         stuck: calls that take float16 alone and that nothing stands beside.
         unbound: names that other dtypes would read without a value, where they are read.
+        astray: conditions on which the operator's arguments are made for the way that another dtype does not take.
     """
 
     guarded: list[Test] = field(default_factory=list)
     stuck: list[cst.Call] = field(default_factory=list)
     unbound: list[cst.Name] = field(default_factory=list)
+    astray: list[Test] = field(default_factory=list)
 
     def dead(self, node: cst.CSTNode, edits: Edits) -> bool:
         """Tell whether a node runs in float16 alone once the guards are there."""

@@ -97,6 +97,11 @@ def _guard_calls(edits: Edits, analysis: Analysis) -> list[str]:
 def _guard(edits: Edits, function: cst.FunctionDef, plan: Plan) -> None:
     for name in plan.unbound:
         edits.refuse(edits.line(name), f"{name.value} is read here, and bound beside float16 kernels alone")
+    for test in plan.astray:
+        edits.refuse(
+            edits.line(test),
+            "what another way than the float16 kernel's is given is made here, on a condition that this way hangs on",
+        )
     tensor = activations(function)
     if tensor is None:
         edits.refuse(edits.line(function), f"{function.name.value} is given no activations whose dtype could be asked")
