@@ -230,6 +230,24 @@ def test_a_method_with_fused_calls_alone_sends_other_dtypes_to_its_sibling() -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("sibling", "method", "why"),
+    [
+        (projecting(), forward(FUSED + "return output\n", name="forward_projected"), "one of the two returns a value"),
+        (
+            projecting() + "    return output\n",
+            forward(FUSED, name="forward_projected"),
+            "one of the two returns a value",
+        ),
+        ("async " + projecting(), forward(FUSED, name="forward_projected"), "one of the two is asynchronous"),
+        (projecting(), "def forward_projected(self, qkvz, ba, out, z, output): " + FUSED, "stands on its first line"),
+    ],
+)
+def test_a_sibling_that_answers_in_another_way_is_no_sibling(sibling: str, method: str, why: str) -> None:
+    (said,) = refusals(layer(sibling, method))
+    assert why in said
+
+
 def test_a_sibling_that_looks_at_its_activations_is_no_sibling() -> None:
     (said,) = refusals(layer(projecting("ba = ba * hidden_states.sum()\n"), forward(FUSED, name="forward_projected")))
     assert "forward_projected has no way beside its float16 kernels" in said

@@ -54,6 +54,7 @@ def sibling_of(
 
 
 def _send(edits: Edits, method: cst.FunctionDef, sibling: cst.FunctionDef, plan: Plan, fused: set[cst.CSTNode]) -> None:
+    _alike(edits, method, sibling)
     projections = _projections(edits, sibling, plan)
     line = edits.line(sibling)
     if not projections:
@@ -80,6 +81,21 @@ def _send(edits: Edits, method: cst.FunctionDef, sibling: cst.FunctionDef, plan:
     )
     _open(edits, sibling, projections)
     edits.change(method.body, lambda body: _first(body, cst.parse_statement(back, edits.module.config_for_parsing)))
+
+
+def _alike(edits: Edits, method: cst.FunctionDef, sibling: cst.FunctionDef) -> None:
+    """Refuse a sibling that is called, or answers, in another way than a method."""
+    line = edits.line(method)
+    if not isinstance(method.body, cst.IndentedBlock):
+        raise RefusedPlaceError(line, f"the body of {method.name.value} stands on its first line")
+    if (method.asynchronous is None) != (sibling.asynchronous is None):
+        raise RefusedPlaceError(line, "one of the two is asynchronous")
+    if _answers(method) != _answers(sibling):
+        raise RefusedPlaceError(line, "one of the two returns a value")
+
+
+def _answers(function: cst.FunctionDef) -> bool:
+    return any(isinstance(node, cst.Return) and node.value is not None for node in inside(function.body))
 
 
 def _projections(edits: Edits, sibling: cst.FunctionDef, plan: Plan) -> list[Projection]:
