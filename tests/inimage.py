@@ -18,6 +18,7 @@ RUNNER = ("pytest", "_pytest", "py", "pluggy", "iniconfig")
 SECONDS = 600
 BROKEN = ("failed", "error", "errors")
 
+
 @dataclass(frozen=True)
 class Outcome:
     """How an inner test run ended."""
