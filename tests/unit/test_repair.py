@@ -573,6 +573,16 @@ def test_a_write_that_fails_in_the_middle_brings_the_first_file_back(
     assert bytes_of(root) == before
 
 
+def test_what_a_killed_run_leaves_is_repaired_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"vllm/model_executor/models/{name}.py" for name in ("a", "b", "c")]
+    imports = (b"from .c import Layer as A\n", b"from vllm.model_executor.models.c import Layer as B\n", b"import os\n")
+    root = tree(tmp_path, b"", **{name: line + FIXTURE for name, line in zip(names, imports, strict=True)})
+    written: list[str] = []
+    monkeypatch.setattr(repair_module, "write_atomic", lambda path, data, *, mode: written.append(path.name))
+    write_tree(root, repair_tree(root))
+    assert written == ["c.py", "a.py", "b.py"]
+
+
 def test_a_tree_without_the_defect_has_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repair", "gdn-dtype", str(tree(tmp_path, b"import torch\n"))]) == 0
     assert "nothing to do" in capsys.readouterr().out

@@ -107,10 +107,13 @@ def _deaf(node: ast.ClassDef, opened: Iterable[str]) -> list[tuple[int, str]]:
 def write_tree(root: Path, rewritten: Iterable[Rewritten]) -> None:
     """Write repaired sources back: all of them, or none.
 
+    Modules go before those that import them: what a killed process leaves is repaired to the end by the next run, which
+    could not tell the dtype of a base class's buffers otherwise.
+
     Raises:
         DiskError: a file is read-only, or cannot be written.
     """
-    rewritten = tuple(rewritten)
+    rewritten = _imported_first(rewritten)
     modes = {}
     for one in rewritten:
         mode = stat.S_IMODE((root / one.path).stat().st_mode)
@@ -126,6 +129,21 @@ def write_tree(root: Path, rewritten: Iterable[Rewritten]) -> None:
         for one in done:
             write_atomic(root / one.path, one.before, mode=modes[one.path])
         raise
+
+
+def _imported_first(rewritten: Iterable[Rewritten]) -> tuple[Rewritten, ...]:
+    left = list(rewritten)
+    found: list[Rewritten] = []
+    while left:
+        ready = [one for one in left if not any(_imports(one, other) for other in left if other is not one)] or left[:1]
+        found += ready
+        left = [one for one in left if one not in ready]
+    return tuple(found)
+
+
+def _imports(one: Rewritten, other: Rewritten) -> bool:
+    stem = re.escape(Path(other.path).stem).encode()
+    return re.search(rb"^\s*from\s+[\w.]*\b" + stem + rb"\s+import\b", one.before, re.MULTILINE) is not None
 
 
 class _Touched:
