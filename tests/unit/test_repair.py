@@ -136,6 +136,25 @@ def test_the_condition_of_a_fused_call_asks_for_float16(condition: str, guarded:
     assert guarded in repaired(layer(forward(branched(condition))))
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "else:\n    pass\n",
+        "else:\n    logger.warning('slow')\n    raise NotImplementedError\n",
+        "    return\nraise NotImplementedError\n",
+        "",
+    ],
+)
+def test_a_way_that_does_nothing_is_no_way(rest: str) -> None:
+    (said,) = refusals(layer(forward(f"if self.fast:\n    {FUSED}{rest}")))
+    assert "has no way beside its float16 kernels" in said
+
+
+def test_nothing_is_no_way_in_an_expression() -> None:
+    (said,) = refusals(layer(forward(f"y = {FUSED.strip()} if self.fast else None\n")))
+    assert "has no way beside its float16 kernels" in said
+
+
 def test_an_early_return_is_guarded() -> None:
     text = repaired(layer(forward(f"if self.fast:\n    {FUSED}    return\n{OPERATOR}")))
     assert "if self.fast and qkvz.dtype == torch.float16:" in text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from seatrial.stages.repair.edits import Edits, inside
-from seatrial.stages.repair.plans import Plan, Test, chain, ends
+from seatrial.stages.repair.plans import Plan, Test, chain, ends, idle
 from seatrial.stages.repair.settle import settle
 
 HALF = "torch.float16"
@@ -42,7 +42,7 @@ class Planner:
         """
         plan = Plan()
         for number, statement in enumerate(statements):
-            follows = more or number + 1 < len(statements)
+            follows = more or not idle(statements[number + 1 :])
             part = self._statement(statement, more=follows)
             plan.guarded += part.guarded
             plan.stuck += part.stuck
@@ -64,6 +64,8 @@ class Planner:
         plan = Plan(stuck=self._calls(statement))
         for node in inside(statement):
             if isinstance(node, cst.IfExp) and self._calls(node.body) and not self._calls(node.orelse):
+                if isinstance(node.orelse, cst.Name) and node.orelse.value == "None":
+                    continue
                 held = self._calls(node.body)
                 plan.guarded.append(node)
                 plan.stuck = [call for call in plan.stuck if call not in held]
@@ -73,13 +75,14 @@ class Planner:
         """Plan `if`, its `elif`s and its `else`: an arm that cannot run in another dtype is guarded as a whole."""
         arms, other = chain(first)
         rest = self._block(other.body.body, more=more) if other else Plan()
+        way = other is not None and not idle(other.body.body)
         plan = Plan(guarded=list(rest.guarded), stuck=list(rest.stuck))
         for arm in arms:
             part = self._block(arm.body.body, more=more)
             part.stuck += self._calls(arm.test)
             if not part.stuck:
                 plan.guarded += part.guarded
-            elif not self._calls(arm.test) and not rest.stuck and (other or (more and ends(arm.body))):
+            elif not self._calls(arm.test) and not rest.stuck and (way or (more and ends(arm.body))):
                 plan.guarded.append(arm)
             else:
                 plan.stuck += part.stuck

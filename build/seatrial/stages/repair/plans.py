@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import libcst as cst
 
-from seatrial.stages.repair.edits import Edits
+from seatrial.stages.repair.edits import Edits, text
 
 Test = cst.If | cst.IfExp
 """What has a condition that can be guarded."""
@@ -52,3 +54,26 @@ def ends(body: cst.BaseSuite) -> bool:
     """Tell whether a block ends the function."""
     last = body.body[-1] if body.body else None
     return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return | cst.Raise)
+
+
+_TELLS = re.compile(r"^(?:print|log|logger|logging|warnings)\b")
+
+
+def idle(statements: Iterable[cst.CSTNode]) -> bool:
+    """Tell whether statements only pass, tell or refuse: they are no way to do what stands beside them."""
+    return all(
+        isinstance(statement, cst.SimpleStatementLine | cst.BaseSmallStatement)
+        and all(_is_idle(small) for small in getattr(statement, "body", [statement]))
+        for statement in statements
+    )
+
+
+def _is_idle(small: cst.CSTNode) -> bool:
+    match small:
+        case cst.Pass() | cst.Raise() | cst.Assert() | cst.Return(value=None):
+            return True
+        case cst.Expr(value=cst.Call(func=func)):
+            return _TELLS.search(text(func)) is not None
+        case cst.Expr(value=value):
+            return isinstance(value, cst.BaseString | cst.Ellipsis)
+    return False
