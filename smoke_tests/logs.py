@@ -9,6 +9,9 @@ PREFIX = re.compile(
 )
 """What vLLM puts in front of a line: process, level, time, place."""
 
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What some releases put around a line's prefix, also where nobody can see colours."""
+
 TRACEBACK = "Traceback (most recent call last)"
 EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Unsupported|Exit|Interrupt)\b: \S.*")
 VALUE_ERROR = re.compile(r"^\s*Value error, \S.*")
@@ -29,8 +32,8 @@ TAIL_LINES, TAIL_CHARS = 200, 40_000
 
 
 def bare(line: str) -> str:
-    """Return a line without vLLM's prefix, its indentation kept."""
-    return PREFIX.sub("", line, count=1).rstrip()
+    """Return a line without colours and vLLM's prefix, its indentation kept."""
+    return PREFIX.sub("", COLOUR.sub("", line), count=1).rstrip()
 
 
 def tracebacks(log: str) -> list[int]:

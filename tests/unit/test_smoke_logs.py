@@ -34,6 +34,11 @@ def test_the_cause_and_not_its_consequences() -> None:
     assert tracebacks(DIED) == [3]
 
 
+def test_colours_hide_nothing() -> None:
+    coloured = "".join(f"\x1b[0;36m{line[:20]}\x1b[0;0m{line[20:]}\n" for line in DIED.splitlines())
+    assert telling_line(coloured) == telling_line(DIED)
+
+
 @pytest.mark.parametrize(
     ("log", "line"),
     [
