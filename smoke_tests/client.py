@@ -50,6 +50,11 @@ class Client:
         with self.ledger.entry("GET", path), http_errors(path, self._limit):
             return self._http.get(path)
 
+    def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        """Return the answer to a request that is sent as it is, whatever its status."""
+        with self.ledger.entry(method, path), http_errors(path, self._limit):
+            return self._http.request(method, path, content=content, headers=headers)
+
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON answer to a POST; raises TrialError unless the status is 200."""
         whole = {"model": self.model, **body}
@@ -58,9 +63,12 @@ class Client:
         if response.status_code != httpx.codes.OK:
             raise TrialError(f"{path} answered HTTP {response.status_code}: {message_of(response.text)}")
         try:
-            return dict(response.json())
+            found = dict(response.json())
         except ValueError:
             raise TrialError(f"{path} answered 200 with something that is not JSON: {response.text[:200]!r}") from None
+        if found.get("error"):
+            raise TrialError(f"{path} answered HTTP 200 with an error: {message_of(response.text)}")
+        return found
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the events of a streamed answer up to its end mark."""
@@ -110,9 +118,9 @@ class Client:
         for event in self.stream("/v1/completions", body):
             yield from event.get("choices") or ()
 
-    def answers(self, requests: Sequence[tuple[Sequence[int], int]]) -> list[Answer]:
-        """Return the answers to many requests that are all under way at the same time."""
-        pool = ThreadPoolExecutor(max_workers=len(requests))
+    def answers(self, requests: Sequence[tuple[Sequence[int], int]], at_once: int = 0) -> list[Answer]:
+        """Return the answers to many requests that are all under way at the same time, or some of them at a time."""
+        pool = ThreadPoolExecutor(max_workers=at_once or len(requests))
         try:
             return list(pool.map(lambda request: self.answer(*request), requests))
         finally:

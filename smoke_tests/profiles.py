@@ -25,6 +25,8 @@ class Group:
     cases: tuple[str, ...]
     quantization: str
     """What the weights are quantised to while they are loaded; empty: nothing."""
+    environment: Mapping[str, str]
+    """Set in the group's server, over the platform's own."""
     read_only: bool
     """Whether an image's root file system is read-only in this group."""
     not_supported: Mapping[str, str]
@@ -83,6 +85,7 @@ def plan(data: Mapping[str, Any], profile: str, platform: str, base: str) -> Pla
             flags=(*shared, "--dtype", entry["dtype"], *quantized(entry), *entry.get("flags", ())),
             cases=answering(entry),
             quantization=entry.get("quantization", ""),
+            environment={**row.get("environment", {}), **entry.get("environment", {})},
             read_only=bool(entry.get("read_only", False)),
             not_supported=refusals(data, entry, platform, base),
         )

@@ -89,6 +89,24 @@ def look(client: Client) -> Steps:
     )
 
 
+def total(client: Client, *names: str) -> float:
+    """Return the sum of some samples of /metrics, over all their labels.
+
+    Raises:
+        TrialError: /metrics holds none of them.
+    """
+    response = client.get("/metrics")
+    found = [match for line in response.text.splitlines() if (match := SAMPLE.match(line)) and match["name"] in names]
+    if not found:
+        raise TrialError(f"/metrics (HTTP {response.status_code}) does not say: {', '.join(names)}")
+    return sum(float(match["value"]) for match in found)
+
+
+def pending(client: Client) -> int:
+    """Return how many requests the engine has that have not ended."""
+    return int(total(client, "vllm:num_requests_running", "vllm:num_requests_waiting"))
+
+
 KEYS = {
     f"{HISTOGRAM}_count": "count",
     f"{HISTOGRAM}_sum": "sum",

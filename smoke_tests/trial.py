@@ -44,6 +44,10 @@ class Running:
     golden: Mapping[str, Any] | None
     """None where a server that is not ours serves another model."""
     base: str
+    environment: Mapping[str, str]
+    """What was set in the server."""
+    kept: dict[str, Any]
+    """What a case of one server keeps for those of the servers after it: answers by prompt."""
     down: str = ""
     """Why the server cannot be used any more."""
     measured: dict[str, Any] = field(default_factory=dict)
@@ -121,6 +125,7 @@ class Trial:
         self._running: Running | None = None
         self._ended: dict[str, str] = {}
         self._scratch: Path | None = None
+        self._kept: dict[str, Any] = {}
 
     def running(self, group: Group) -> Running:
         """Return the server of a group, started when it is not yet."""
@@ -182,7 +187,7 @@ class Trial:
             group.name,
             model,
             ["--served-model-name", name, *group.flags],
-            self.plan.environment,
+            group.environment,
             device=self.plan.device,
             read_only=self._read_only or group.read_only,
         )
@@ -193,7 +198,8 @@ class Trial:
             if name not in served:
                 name, golden = served[0], None
         client = Client(server.url, name, self.plan.limits.request)
-        return Running(group, self.plan, server, client, golden, self.subject.base)
+        environment = {**group.environment, **self.subject.environment}
+        return Running(group, self.plan, server, client, golden, self.subject.base, environment, self._kept)
 
     def _model(self, name: str) -> Path:
         if self._scratch is None:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from smoke_tests.client import Client
 from smoke_tests.servers import TrialError
-from smoke_tests.steps import Steps, look
+from smoke_tests.steps import Steps, look, pending, total
 
 TEXT = """# HELP vllm:iteration_tokens_total Histogram of number of tokens per engine_step.
 vllm:iteration_tokens_total_bucket{engine="0",le="1.0",model_name="m"} 3.0
@@ -58,3 +58,14 @@ def test_counters_that_are_not_there_are_named(lost: str, says: str) -> None:
     lines: list[Any] = [line for line in TEXT.splitlines() if lost not in line]
     with pytest.raises(TrialError, match=f"does not say: {says}"):
         look(client("\n".join(lines)))
+
+
+def test_samples_are_added_up_over_their_labels() -> None:
+    assert total(client(TEXT), "vllm:request_success_total") == 5
+    with pytest.raises(TrialError, match=r"/metrics \(HTTP 200\) does not say: vllm:drafts"):
+        total(client(TEXT), "vllm:drafts")
+
+
+def test_pending_are_those_that_run_and_those_that_wait() -> None:
+    lines = ['vllm:num_requests_running{engine="0"} 2.0', 'vllm:num_requests_waiting{engine="0"} 3.0']
+    assert pending(client("\n".join(lines))) == 5

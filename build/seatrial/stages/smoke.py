@@ -55,6 +55,7 @@ class _Group(Frozen):
     dtype: str
     quantization: str = ""
     flags: tuple[str, ...] = ()
+    environment: dict[str, str] = Field(default_factory=dict)
     read_only: bool = False
     cases: tuple[str, ...]
 
