@@ -151,6 +151,34 @@ def test_tools(running: Running) -> None:
     _check_hatch(calls[0]["function"]["arguments"])
 
 
+CALL = '<tool_call>\n{"name": "set_hatch", "arguments": {"side": "port", "open": true}}\n</tool_call>'
+"""What a model says that calls the tool by itself, in the form of Hermes."""
+
+
+@pytest.mark.case("tools-auto")
+def test_tools_auto(running: Running) -> None:
+    """A tool that the model calls by itself is parsed out of its text (which a grammar dictates), also streamed."""
+    tool = {"type": "function", "function": {"name": "set_hatch", "parameters": SCHEMA}}
+    body = {
+        "messages": MESSAGES,
+        "max_tokens": 256,
+        "temperature": 0,
+        "tools": [tool],
+        "tool_choice": "auto",
+        "structured_outputs": {"regex": re.escape(CALL)},
+    }
+    choice = choice_of(running.client.post("/v1/chat/completions", body))
+    calls = choice["message"].get("tool_calls") or []
+    if [call["function"]["name"] for call in calls] != ["set_hatch"] or choice["finish_reason"] != "tool_calls":
+        raise TrialError(f"the text {CALL!r} was answered as {choice}")
+    _check_hatch(calls[0]["function"]["arguments"])
+    deltas = [choice["delta"] for choice in _choices(running.client.stream("/v1/chat/completions", body))]
+    functions = [call["function"] for delta in deltas for call in delta.get("tool_calls") or ()]
+    if "".join(function.get("name") or "" for function in functions) != "set_hatch":
+        raise TrialError(f"streamed, the tool was not called once: {functions}")
+    _check_hatch("".join(function.get("arguments") or "" for function in functions))
+
+
 def _no_spaces(running: Running) -> dict[str, Any]:
     """Return a bias that keeps a random model from writing white space for ever, where a grammar allows it."""
     if running.golden is None:

@@ -14,6 +14,7 @@ from seatrial.model.values import parse_json
 
 ROOT = Path(__file__).parents[1]
 FAKE = ROOT / "tests" / "integration" / "smoke_fake_vllm.py"
+MORE = FAKE.with_name("smoke_fake_extended.py")
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,7 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = root / "bin" / "vllm"
     program.write_text(f"#!{sys.executable}\n" + FAKE.read_text().split("\n", 1)[1])
     program.chmod(0o755)
+    (root / "bin" / MORE.name).write_text(MORE.read_text())
     info = root / "lib" / "python3.11" / "site-packages" / "vllm-0.28.0+cpu.st1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.28.0+cpu.st1\n")

@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import smoke_fake_extended as extended
+
 FAULT = set(os.environ.get("FAULT", "").split(","))
 NAME = sys.argv[sys.argv.index("--served-model-name") + 1]
 DTYPE = sys.argv[sys.argv.index("--dtype") + 1]
@@ -25,6 +27,7 @@ GOLDEN = json.loads((Path(os.environ["GOLDEN"]) / f"{NAME.removeprefix('seatrial
 BY_IDS = {tuple(entry["ids"]): entry for entry in GOLDEN["answers"].values()}
 CALLS = {"n": 0}
 WORKER: list[int] = []
+BAD = extended.bad_contents(NAME, GOLDEN["answers"]["sea"]["ids"], Path(os.environ["GOLDEN"]))
 BLOCKS = 200
 EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
@@ -61,7 +64,7 @@ class Engine:
             lines += [f'{name}_bucket{{le="+Inf"}} {len(self.sizes)}', f'{name}_count{{engine="0"}} {len(self.sizes)}']
             lines += [f'{name}_sum{{engine="0"}} {self.tokens}', 'vllm:num_preemptions_total{engine="0"} 0.0']
             lines += [f'vllm:request_success_total{{finished_reason="length"}} {self.finished}']
-            return "\n".join([*lines, f'vllm:cache_config_info{{num_gpu_blocks="{BLOCKS}"}} 1.0', ""])
+            return "\n".join([*lines, f'vllm:cache_config_info{{num_gpu_blocks="{BLOCKS}"}} 1.0', extended.metrics()])
 
 
 ENGINE = Engine()
@@ -87,9 +90,10 @@ def shift_of(ids: list[int], company: int) -> float:
 
 def logprobs(entry: dict[str, Any], count: int, shift: float) -> dict[str, Any]:
     steps = [entry["top"][at % len(entry["top"])] for at in range(count)]
+    chosen = [f"token_id:{step[0][0]}" for step in steps]
     value = float("nan") if "nan" in FAULT else None
     return {
-        "tokens": [f"token_id:{step[0][0]}" for step in steps],
+        "tokens": extended.spoil(chosen, CALLS["n"]),
         "top_logprobs": [
             {f"token_id:{token}": number - shift if value is None else value for token, number in step}
             for step in steps
@@ -98,12 +102,12 @@ def logprobs(entry: dict[str, Any], count: int, shift: float) -> dict[str, Any]:
 
 
 def text_of(body: dict[str, Any]) -> str:
-    text = "abcdefghijklmnop"[: body["max_tokens"]]
+    text = "abcdefghijklmnop"[: body["max_tokens"]].ljust(body["max_tokens"], "q")
     text = "\0" * body["max_tokens"] if "nan" in FAULT else text
     if "unsteady" in FAULT and CALLS["n"] > 12:
         text = text[::-1]
     if "response_format" in body or "tools" in body:
-        text = '{"side": "port", "open": true}' if "no-grammar" not in FAULT else "port!"
+        return '{"side": "port", "open": true}' if "no-grammar" not in FAULT else "port!"
     return body["structured_outputs"].get("choice", ["abc-12"])[-1] if "structured_outputs" in body else text
 
 
@@ -121,9 +125,13 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def do_DELETE(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send(405, {})
+
     def do_GET(self) -> None:
         answers = {
-            "/health": (503, {}) if "never-ready" in FAULT else (200, {}),
+            "/health": (503, {}) if "never-ready" in FAULT or extended.unwell() else (200, {}),
             "/version": (200, {"version": "0.9.9" if "stale" in FAULT else "0.28.0"}),
             "/v1/models": (200, {"data": [{"id": NAME}]}),
             "/metrics": (404, {}) if "no-metrics" in FAULT else (200, ENGINE.metrics().encode()),
@@ -131,8 +139,33 @@ class Handler(BaseHTTPRequestHandler):
         self.send(*answers.get(self.path, (404, {})))
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        content = self.rfile.read(int(self.headers["content-length"]))
         CALLS["n"] += 1
+        if self.refused(content):
+            return
+        body = json.loads(content)
+        if self.goes_wrong(body):
+            return
+        count = body["max_tokens"]
+        usage = {"prompt_tokens": len(body.get("prompt", "")), "completion_tokens": count}
+        if count >= extended.LONG:
+            if not extended.long_answer(self, body, ENGINE) and not body.get("stream"):
+                self.send(500, {"error": {"message": "EngineCore encountered an issue."}})
+            elif not body.get("stream"):
+                self.send(200, {"choices": [{"text": "a" * count}]})
+        elif body.get("stream") and body.get("logprobs") is not None:
+            self.stream_slowly(body)
+        elif body.get("stream"):
+            call = {"delta": {"tool_calls": [{"function": {"name": "set_hatch"}}]}}
+            first = [{"choices": [call]}] if "tools" in body else []
+            events = [*first, *self.pieces(text_of(body)), {"choices": [], "usage": usage}]
+            lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+            self.send(200, lines.encode(), "text/event-stream")
+        else:
+            self.send(200, {"choices": self.choices(body), "usage": usage})
+
+    def goes_wrong(self, body: dict[str, Any]) -> bool:
+        """Hang, die or lose a worker where the fault is that; tells whether the request was answered."""
         if "hang" in FAULT:
             time.sleep(3600)
         if "crashes" in FAULT:
@@ -143,26 +176,34 @@ class Handler(BaseHTTPRequestHandler):
             os.kill(WORKER[0], signal.SIGKILL)
             say("(APIServer pid=1) ERROR 11-30 22:10:58 [x.py:1] EngineDeadError: EngineCore encountered an issue.")
             self.send(500, {"error": {"message": "EngineCore encountered an issue."}})
-            return
+            return True
         if "endless-stream" in FAULT and body.get("stream"):
             self.stream_for_ever()
         if "dies" in FAULT:
             say("(Worker pid=1) ERROR 11-30 22:10:58 [x.py:1] RuntimeError: initial_state dtype mismatch")
             os._exit(9)
-        count = body["max_tokens"]
-        usage = {"prompt_tokens": len(body.get("prompt", "")), "completion_tokens": count}
-        if body.get("stream") and body.get("logprobs") is not None:
-            self.stream_slowly(body)
-        elif body.get("stream"):
-            events = [*self.pieces(text_of(body)), {"choices": [], "usage": usage}]
-            lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-            self.send(200, lines.encode(), "text/event-stream")
-        else:
-            self.send(200, {"choices": self.choices(body), "usage": usage})
+        return False
+
+    def refused(self, content: bytes) -> bool:
+        """Refuse what a real server refuses; tells whether an answer was sent, or nobody is there to read one."""
+        if len(content) < int(self.headers["content-length"]):
+            self.close_connection = True
+            return True
+        status = 400 if content in BAD or self.headers["content-type"] != "application/json" else 200
+        status = 404 if self.path not in ("/v1/completions", "/v1/chat/completions") else status
+        if status != 200 and "dies-of-bad" in FAULT:
+            say("(EngineCore pid=1) ERROR 11-30 22:10:58 [x.py:1] IndexError: index out of range in self")
+            os._exit(9)
+        if status != 200:
+            self.send(500 if "stumbles" in FAULT else 200 if "takes-bad" in FAULT else status, {})
+        return status != 200
 
     def pieces(self, text: str) -> Iterator[dict[str, Any]]:
         chat = self.path.endswith("chat/completions")
         for piece in list(text)[: -1 if "short-stream" in FAULT else None]:
+            if text.startswith("{") and chat:
+                yield {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": piece}}]}}]}
+                continue
             yield {"choices": [{"delta": {"content": piece}} if chat else {"text": piece}]}
 
     def choices(self, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -170,13 +211,20 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.endswith("chat/completions"):
             call = {"function": {"name": "set_hatch", "arguments": text}}
             message = {"role": "assistant", "content": text, "tool_calls": [call] if "tools" in body else []}
-            return [{"message": message, "logprobs": {"content": [{"logprob": -1.0}] * count}}]
+            if body.get("tool_choice") == "auto" and "unparsed" in FAULT:
+                message["tool_calls"] = []
+            finish = "tool_calls" if "tools" in body else "length"
+            return [{"message": message, "finish_reason": finish, "logprobs": {"content": [{"logprob": -1.0}] * count}}]
         given = body["prompt"]
         lists = given if isinstance(given, list) and isinstance(given[0], list) else [given]
         if "serial" in FAULT:
             with ENGINE.lock:
                 ENGINE.lock.wait_for(lambda: not ENGINE.streams, 3)
         shifts = [shift_of(prompt, len(lists)) for prompt in lists]
+        if isinstance(given, list):
+            hits = [extended.kept(prompt) for prompt in lists]
+            more = (extended.shift(prompt, len(lists), hit) for prompt, hit in zip(lists, hits, strict=True))
+            shifts = [max(pair) for pair in zip(shifts, more, strict=True)]
         if isinstance(given, list):
             ENGINE.run(lists, count)
         turned = lists[1:] + lists[:1] if "swapped" in FAULT else lists
@@ -212,7 +260,8 @@ class Handler(BaseHTTPRequestHandler):
     def stream_slowly(self, body: dict[str, Any]) -> None:
         """Send one token at first, and the others when a second request came in meanwhile, or after a second."""
         ids, count = body["prompt"], body["max_tokens"]
-        whole = logprobs(BY_IDS[tuple(ids)], count, 0.0)
+        whole = logprobs(BY_IDS[tuple(ids)], count, 0.9 if "wrong-stream" in FAULT else 0.0)
+        text = text_of(body) if "other-text" not in FAULT else "z" * count
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
@@ -223,7 +272,7 @@ class Handler(BaseHTTPRequestHandler):
             before = ENGINE.finished
         for at in range(count):
             value = {key: [whole[key][at]] for key in whole}
-            event = {"choices": [{"text": "a", "index": 0, "logprobs": value}]}
+            event = {"choices": [{"text": text[at], "index": 0, "logprobs": value}]}
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
             if at == 0:
                 self.wfile.flush()
@@ -238,6 +287,9 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of a client that broke off."""
 
 
 def main() -> None:
@@ -255,6 +307,8 @@ def main() -> None:
         WORKER.append(os.fork())
         if WORKER[0] == 0:
             os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(3600)", "worker"])
+    if "WORKERS" in os.environ:
+        extended.start_workers()
     code = 3 if "bad-exit" in FAULT else 0
     if "ignores-sigterm" in FAULT:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

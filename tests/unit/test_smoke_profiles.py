@@ -78,6 +78,21 @@ def test_a_data_type_that_a_base_refuses_is_declared_by_group() -> None:
     assert "gdn-bfloat16/decode-64" not in refused
 
 
+def test_extended_compares_every_server_with_a_plain_one() -> None:
+    made = profiles.plan(DATA, "extended", "cpu", "0.28.0")
+    groups = {group.name: group for group in made.groups}
+    assert "answers" in made.groups[0].cases
+    for group in made.groups:
+        if "same-answers" in group.cases:
+            assert (group.model, group.dtype) == (made.groups[0].model, made.groups[0].dtype)
+    bind = "VLLM_CPU_OMP_THREADS_BIND"
+    assert {name for name, group in groups.items() if bind in group.environment} == {
+        "tensor-parallel",
+        "pipeline-parallel",
+    }
+    assert all(group.environment["VLLM_CPU_KVCACHE_SPACE"] for group in made.groups)
+
+
 @pytest.mark.parametrize("cases", [["ready"], ["ready", "models", "log", "end"], []])
 def test_a_group_that_asks_nothing_is_refused(cases: list[str]) -> None:
     group = {"name": "idle", "model": "qwen3", "dtype": "bfloat16", "cases": cases}
