@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smoke_tests.client import Answer
@@ -69,3 +69,8 @@ def degenerate(tokens: Sequence[int], alone: Sequence[int]) -> str:
     if period and not period_of(alone):
         return f"it ends with the same {period} tokens over and over: {list(tokens[-period:])}"
     return ""
+
+
+def most_apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+    """Return the largest difference of a log probability that both hold."""
+    return max((abs(value - other[token]) for token, value in one.items() if token in other), default=0.0)

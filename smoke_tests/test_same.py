@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from smoke_tests.alike import BRANCHES, STEM, Entry, as_entry, prefix_prompts, reach_prompts
+from smoke_tests.alike import BRANCHES, STEM, Entry, as_entry, most_apart, prefix_prompts, reach_prompts
 from smoke_tests.client import Answer, answer_of
 from smoke_tests.compare import Comparison, compare_answer
-from smoke_tests.models.prompts import CHUNK, stream_ids
+from smoke_tests.models.prompts import CHUNK, NEEDLES, stream_ids
 from smoke_tests.servers import SetupError, TrialError
 from smoke_tests.steps import total
 from smoke_tests.test_golden import SHORT, judge, one_by_one
@@ -116,6 +116,27 @@ def test_prefix_warm(running: Running) -> None:
         found.add(compared(running, f"{name} together", entry, answer))
     judge(running, found)
     running.measured["hits"] = hits
+
+
+@pytest.mark.golden
+@pytest.mark.case("needle")
+def test_needle(running: Running) -> None:
+    """A few tokens near the beginning of a prompt of 2000 are seen at its end: other ones there move the answer.
+
+    By as much as they move the reference's, for no tiny random model can say what they were.
+    """
+    assert running.golden is not None
+    wanted = [running.golden["answers"][name] for name in NEEDLES]
+    answers = [running.client.answer(entry["ids"], len(entry["tokens"])) for entry in wanted]
+    found = Comparison()
+    for name, entry, answer in zip(NEEDLES, wanted, answers, strict=True):
+        found.add(compared(running, name, entry, answer))
+    golden = [{int(token): value for token, value in entry["top"][0]} for entry in wanted]
+    moved, due = most_apart(answers[0].top[0], answers[1].top[0]), most_apart(golden[0], golden[1])
+    running.measured.update(moved_by=round(moved, 4), reference_moved_by=round(due, 4))
+    if moved < due / 2:
+        raise TrialError(f"other tokens at the beginning move the answer by {moved:.3f}, the reference's by {due:.3f}")
+    judge(running, found)
 
 
 @pytest.mark.golden

@@ -64,7 +64,7 @@ def all_prompts(name: str, folder: Path) -> dict[str, Prompt]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = {key: Prompt(list(tokenizer(text)["input_ids"]), prompts.ANSWER) for key, text in prompts.SHORT.items()}
     found["long"] = Prompt(prompts.stream_ids("long-8", prompts.LONG), prompts.LONG_ANSWER)
-    return found | (prompts.gdn_prompts() if name == "qwen3-next" else {})
+    return found | (prompts.gdn_prompts() if name == "qwen3-next" else prompts.needle_prompts())
 
 
 def answer(model: Any, ids: Sequence[int], count: int) -> tuple[list[int], torch.Tensor]:

@@ -53,6 +53,13 @@ they were chosen among many, here as those for which the reference's own roundin
 CREW_ANSWER = 12
 
 
+NEEDLE, NEEDLE_AT, NEEDLE_SIZE, NEEDLE_ANSWER = 2000, 30, 12, 4
+"""Tokens of the longest prompt, the place of a few that differ far from its end, their number, and the answer's."""
+
+NEEDLES = {"needle-a": "hidden-0", "needle-b": "hidden-8"}
+"""Seeds of what is hidden there; chosen among many as the pair that moves the answer most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What is asked: token ids, and how many tokens to generate."""
@@ -71,6 +78,16 @@ def gdn_prompts() -> dict[str, Prompt]:
         ids = stream_ids(f"crew-{seed}", 2 + 7 * seed % 39)
         found[crew(number)] = Prompt(ids, CREW_ANSWER)
     return found
+
+
+def needle_prompts() -> dict[str, Prompt]:
+    """Return two long prompts that differ in a few tokens near their beginning."""
+    hay = stream_ids("needle-0", NEEDLE)
+    end = NEEDLE_AT + NEEDLE_SIZE
+    return {
+        name: Prompt([*hay[:NEEDLE_AT], *stream_ids(seed, NEEDLE_SIZE), *hay[end:]], NEEDLE_ANSWER)
+        for name, seed in NEEDLES.items()
+    }
 
 
 def crew(number: int) -> str:

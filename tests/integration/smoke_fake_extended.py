@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,16 @@ def start_workers() -> None:
             os.execv(sys.executable, [name, "-c", wait])
         WORKERS.append(pid)
     threading.Thread(target=watch, daemon=True).start()
+
+
+def end(code: int) -> None:
+    """End the workers, and then this process."""
+    for pid in WORKERS:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):  # the watch may have taken it already
+            os.waitpid(pid, 0)
+    os._exit(code)
 
 
 def watch() -> None:

@@ -25,6 +25,8 @@ NAME = sys.argv[sys.argv.index("--served-model-name") + 1]
 DTYPE = sys.argv[sys.argv.index("--dtype") + 1]
 GOLDEN = json.loads((Path(os.environ["GOLDEN"]) / f"{NAME.removeprefix('seatrial-')}.json").read_text())
 BY_IDS = {tuple(entry["ids"]): entry for entry in GOLDEN["answers"].values()}
+if "short-sighted" in FAULT and "needle-b" in GOLDEN["answers"]:
+    BY_IDS[tuple(GOLDEN["answers"]["needle-b"]["ids"])] = GOLDEN["answers"]["needle-a"]
 CALLS = {"n": 0}
 WORKER: list[int] = []
 BAD = extended.bad_contents(NAME, GOLDEN["answers"]["sea"]["ids"], Path(os.environ["GOLDEN"]))
@@ -313,7 +315,7 @@ def main() -> None:
     if "ignores-sigterm" in FAULT:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+        signal.signal(signal.SIGTERM, lambda *_: extended.end(code))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     thread.join()

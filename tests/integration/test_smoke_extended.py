@@ -78,11 +78,13 @@ def test_without_a_plain_server_nothing_is_compared(trial: Runner) -> None:
         ("no-grammar", "plain/tools-auto", "is not JSON"),
         ("wrong-stream", "plain/streamed-tokens", "log probability"),
         ("other-text", "plain/streamed-tokens", "of the same tokens"),
+        ("short-sighted", "plain/needle", "move the answer by 0.000, the reference's by 0.7"),
+        ("wrong-length-2000", "chunks-and-prefixes/needle", "log probability"),
     ],
 )
 def test_a_fault_is_seen_by_its_case(trial: Runner, fault: str, case: str, says: str) -> None:
     words = "test_ready or test_answers or test_drafted or test_workers or test_prefix_warm or test_tools_auto"
-    report, _ = trial(fault, *PROFILE, "-k", f"{words} or test_streamed_tokens")
+    report, _ = trial(fault, *PROFILE, "-k", f"{words} or test_streamed_tokens or test_needle")
     found = {entry.name: entry for entry in report.cases}[case]
     assert found.outcome is Outcome.FAILED, found
     assert says in found.reason

@@ -15,6 +15,7 @@ from smoke_tests.alike import (
     STEM,
     as_entry,
     degenerate,
+    most_apart,
     period_of,
     prefix_prompts,
     reach_prompts,
@@ -23,6 +24,7 @@ from smoke_tests.alike import (
 from smoke_tests.bad_requests import bad_requests, worst_requests
 from smoke_tests.client import Answer
 from smoke_tests.compare import compare_answer
+from smoke_tests.models.prompts import NEEDLE_AT, NEEDLE_SIZE, NEEDLES, needle_prompts
 
 FINE = list(range(100, 132))
 
@@ -72,3 +74,15 @@ def test_an_answer_is_compared_like_a_golden_one() -> None:
     assert not compare_answer("a", entry, answer.tokens, answer.top, 0.01).faults
     other = compare_answer("a", entry, [5, 9], [answer.top[0], {6: -4.0, 9: -0.1}], 0.01)
     assert "log probability of token 6 is -4.000" in other.faults[0]
+
+
+def test_the_needle_is_all_that_differs_and_moves_the_reference_by_more_than_rounding_does() -> None:
+    one, other = (needle_prompts()[name].ids for name in NEEDLES)
+    places = [at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
+    assert NEEDLE_AT <= min(places) <= max(places) < NEEDLE_AT + NEEDLE_SIZE
+    data = json.loads((Path(__file__).parents[2] / "smoke_tests" / "models" / "golden" / "qwen3.json").read_text())
+    assert [data["answers"][name]["ids"] for name in NEEDLES] == [one, other]
+    tops = [dict(data["answers"][name]["top"][0]) for name in NEEDLES]
+    assert most_apart(*tops) > data["tolerance"]["bfloat16"]["top"]
+    assert most_apart({1: -1.0, 2: -2.0}, {2: -2.5, 3: 0.0}) == 0.5
+    assert most_apart({1: -1.0}, {2: -1.0}) == 0.0
