@@ -235,7 +235,9 @@ class Mini:
         path = max(self.out.glob("r*.json"), key=lambda each: int(each.stem[1:]))
         record = read_record(path)
         folder = self.out / "reports" / record.image.digest.removeprefix("sha256:")[:12]
-        verify_record(record, [read_report(report) for report in folder.glob("*.json")])
+        # Beside the reports stands what inspect compared with (expected.json), which is none.
+        reports = [path for path in folder.glob("*.json") if path.stem == "inspect" or path.stem.startswith("smoke-")]
+        verify_record(record, [read_report(report) for report in reports])
         return record
 
     def names(self) -> dict[str, str]:
