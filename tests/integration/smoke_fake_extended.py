@@ -25,7 +25,7 @@ FAULT = set(os.environ.get("FAULT", "").split(","))
 COUNTS = {"running": 0, "hits": 0, "drafts": 6 if "never-takes" not in FAULT else 0}
 LOCK = threading.Lock()
 SEEN: list[list[int]] = []
-DEAD = threading.Event()
+DEAD, ENDING = threading.Event(), threading.Event()
 WORKERS: list[int] = []
 
 
@@ -158,18 +158,19 @@ def start_workers() -> None:
 
 def end(code: int) -> None:
     """End the workers, and then this process."""
+    ENDING.set()
     for pid in WORKERS:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):  # the watch may have taken it already
-            os.waitpid(pid, 0)
+        os.waitpid(pid, 0)
     os._exit(code)
 
 
 def watch() -> None:
     """Notice the death of a worker, unless the fault is that nobody does."""
-    os.waitpid(-1, 0)
-    if "notices-nothing" in FAULT:
+    with suppress(ChildProcessError):  # the end may take the last one while this waits
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    if ENDING.is_set() or "notices-nothing" in FAULT:
         return
     DEAD.set()
     sys.stdout.write(
