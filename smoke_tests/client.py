@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,8 @@ class Client:
         self.ledger = Ledger()
         self._limit = limit
         limits = httpx.Limits(max_connections=128, max_keepalive_connections=0)
-        self._http = httpx.Client(base_url=url, timeout=limit, limits=limits, trust_env=False)
+        self._tls = ssl.create_default_context()
+        self._http = httpx.Client(base_url=url, timeout=limit, limits=limits, trust_env=False, verify=self._tls)
 
     def close(self) -> None:
         """Close all connections."""
@@ -51,9 +53,15 @@ class Client:
             return self._http.get(path)
 
     def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        """Return the answer to a request that is sent as it is, whatever its status."""
+        """Return the answer to a request that is sent as it is, whatever its status.
+
+        It has a connection of its own: a server may hang up on what is wrong, and another thread's request must not
+        meet that.
+        """
         with self.ledger.entry(method, path), http_errors(path, self._limit):
-            return self._http.request(method, path, content=content, headers=headers)
+            alone = httpx.Client(base_url=self._http.base_url, timeout=self._limit, trust_env=False, verify=self._tls)
+            with alone:
+                return alone.request(method, path, content=content, headers=headers)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON answer to a POST; raises TrialError unless the status is 200."""
