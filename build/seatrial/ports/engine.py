@@ -155,20 +155,36 @@ def load_archive(client: docker.DockerClient, archive: Path) -> str:
         EngineError: the engine refused it or went away.
         DiskError: the engine's disk is full.
     """
-    loaded = ""
     with engine_errors("load the image"), archive.open("rb") as stream:
+        return load_stream(client, stream, doing="load the image", what="an archive")
+
+
+def load_stream(client: docker.DockerClient, data: Any, *, doing: str, what: str) -> str:
+    """Send an image archive to the engine and return the image's Id.
+
+    Args:
+        data: what requests takes as a body: a file, or an iterator of bytes.
+        doing: what an error says that could not be done.
+        what: what an error calls the archive.
+
+    Raises:
+        EngineError: the engine refused it or went away.
+        DiskError: the engine's disk is full.
+    """
+    loaded = ""
+    with engine_errors(doing):
         answer = client.api._post(
-            client.api._url("/images/load"), data=stream, params={"quiet": True}, stream=True, timeout=LOAD_SECONDS
+            client.api._url("/images/load"), data=data, params={"quiet": True}, stream=True, timeout=LOAD_SECONDS
         )
         client.api._raise_for_status(answer)
         for event in client.api._stream_helper(answer, decode=True):
             if "error" in event:
-                raise as_error("load the image", str(event["error"]))
+                raise as_error(doing, str(event["error"]))
             text = str(event.get("stream", ""))
             if text.startswith("Loaded image ID: "):
                 loaded = text.removeprefix("Loaded image ID: ").strip()
     if not loaded:
-        raise EngineError("the container engine loaded an archive and named no image", do="see its log")
+        raise EngineError(f"the container engine loaded {what} and named no image", do="see its log")
     return loaded
 
 

@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import docker
 
-from seatrial.model.errors import EngineError, UsageError
-from seatrial.ports.engine import LOAD_SECONDS, as_error, engine_errors
+from seatrial.model.errors import UsageError
+from seatrial.ports.engine import engine_errors, load_stream
 from seatrial.ports.tarstream import CHUNK, END
 
 NAMING = ("index.json", "manifest.json", "repositories")
@@ -33,7 +33,7 @@ def loaded_layout(client: docker.DockerClient, path: Path) -> Iterator[str]:
     """
     with engine_errors("list its images"):
         before = {str(one["Id"]) for one in client.api.images(all=True)}
-    image = _load(client, path)
+    image = load_stream(client, layout_stream(path), doing="load the layout", what=str(path))
     try:
         yield image
     finally:
@@ -99,28 +99,6 @@ def _nameless(name: str, data: bytes) -> bytes | None:
         for one in said:
             one["RepoTags"] = None
     return json.dumps(said).encode()
-
-
-def _load(client: docker.DockerClient, path: Path) -> str:
-    loaded = ""
-    with engine_errors("load the layout"):
-        answer = client.api._post(
-            client.api._url("/images/load"),
-            data=layout_stream(path),
-            params={"quiet": True},
-            stream=True,
-            timeout=LOAD_SECONDS,
-        )
-        client.api._raise_for_status(answer)
-        for event in client.api._stream_helper(answer, decode=True):
-            if "error" in event:
-                raise as_error("load the layout", str(event["error"]))
-            text = str(event.get("stream", ""))
-            if text.startswith("Loaded image ID: "):
-                loaded = text.removeprefix("Loaded image ID: ").strip()
-    if not loaded:
-        raise EngineError(f"the container engine loaded {path} and named no image", do="see its log")
-    return loaded
 
 
 def _no_layout(path: Path, why: str) -> UsageError:
