@@ -133,15 +133,19 @@ def test_structured_regex(running: Running) -> None:
         raise TrialError(f"the answer {text!r} does not match {pattern}")
 
 
+WITH_TOOL = {
+    "messages": MESSAGES,
+    "max_tokens": 256,
+    "temperature": 0,
+    "tools": [{"type": "function", "function": {"name": "set_hatch", "parameters": SCHEMA}}],
+}
+
+
 @pytest.mark.case("tools")
 def test_tools(running: Running) -> None:
     """A named tool is called with arguments that fit its parameters."""
-    tool = {"type": "function", "function": {"name": "set_hatch", "parameters": SCHEMA}}
     body = {
-        "messages": MESSAGES,
-        "max_tokens": 256,
-        "temperature": 0,
-        "tools": [tool],
+        **WITH_TOOL,
         "tool_choice": {"type": "function", "function": {"name": "set_hatch"}},
     }
     message = choice_of(running.client.post("/v1/chat/completions", {**body, **_no_spaces(running)}))["message"]
@@ -158,12 +162,8 @@ CALL = '<tool_call>\n{"name": "set_hatch", "arguments": {"side": "port", "open":
 @pytest.mark.case("tools-auto")
 def test_tools_auto(running: Running) -> None:
     """A tool that the model calls by itself is parsed out of its text (which a grammar dictates), also streamed."""
-    tool = {"type": "function", "function": {"name": "set_hatch", "parameters": SCHEMA}}
     body = {
-        "messages": MESSAGES,
-        "max_tokens": 256,
-        "temperature": 0,
-        "tools": [tool],
+        **WITH_TOOL,
         "tool_choice": "auto",
         "structured_outputs": {"regex": re.escape(CALL)},
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import ImageNotFound
 
 from seatrial.model.errors import UsageError
 from seatrial.model.expectation import Allowance
@@ -57,17 +57,6 @@ class CpuPlatform:
         import vllm._csv
 current_platform = CpuPlatform()
 """
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[docker.DockerClient]:
-    try:
-        client = docker.from_env()
-        client.ping()
-    except DockerException as error:
-        pytest.skip(f"not run: no engine answers here ({error})")
-    yield client
-    client.close()
 
 
 def libraries(path: Path) -> dict[str, Path]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 import pytest
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import ImageNotFound
 
 from seatrial.flow.trial import kept_expectation
 from seatrial.ports.console import Console
@@ -21,17 +20,6 @@ pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ("vllm:0.28.0-cpu", "vllm:0.15.1-cpu")
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[docker.DockerClient]:
-    try:
-        client = docker.from_env()
-        client.ping()
-    except DockerException as error:
-        pytest.skip(f"not run: no engine answers here ({error})")
-    yield client
-    client.close()
 
 
 def built(client: docker.DockerClient, name: str) -> str:
